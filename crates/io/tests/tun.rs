@@ -253,6 +253,32 @@ fn largest_packet_passes_an_interface_with_the_largest_mtu() {
     assert!(packet[28..] == contents);
 }
 
+/// As when another process has the processor for some milliseconds.
+#[test]
+fn packets_wait_while_nobody_reads() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    let mut tun = open(&namespace, 1, true);
+    namespace.enter(|| {
+        let socket = std::net::UdpSocket::bind("10.99.0.1:0").expect("binds");
+        for number in 0..1_900u32 {
+            let sent = socket.send_to(&number.to_be_bytes(), "10.99.0.2:9");
+            assert_eq!(sent.expect("sends"), 4);
+        }
+    });
+    let mut packets = Vec::new();
+    while tun.recv_batch(&mut packets).expect("reads") > 0 {}
+    let numbers = packets
+        .iter()
+        .map(|packet| &packet.data[HEADROOM..])
+        .filter(|packet| packet.len() == 32)
+        .map(|packet| packet[28..].to_vec());
+    let expected = (0..1_900u32).map(|number| number.to_be_bytes().to_vec());
+    assert!(numbers.eq(expected), "{} packets came", packets.len());
+}
+
 #[test]
 fn writing_counts_what_the_kernel_does_not_take_and_keeps_offloads() {
     if !privileged() {

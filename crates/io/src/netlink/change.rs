@@ -77,6 +77,22 @@ pub fn set_mtu(ifindex: u32, mtu: u32) -> Result<()> {
     )
 }
 
+/// Sets how many packets may wait in an interface for whoever takes them out. Called with rights.
+///
+/// # Errors
+/// See [`super::NetlinkError`].
+pub(crate) fn set_queue_here(ifindex: u32, packets: u32) -> Result<()> {
+    let mut link = LinkMessage::default();
+    link.header.index = ifindex;
+    link.attributes.push(LinkAttribute::TxQueueLen(packets));
+    change(
+        "setting the length of the queue",
+        RouteNetlinkMessage::SetLink(link),
+        0,
+        &[],
+    )
+}
+
 /// Adds an address; having it already is success.
 ///
 /// # Errors
