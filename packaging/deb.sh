@@ -62,11 +62,12 @@ install -d "$root/usr/share/man/man1" "$root/usr/share/bash-completion/completio
 
 doc=$root/usr/share/doc/ropewalk
 install -d "$doc"
-for file in README.md CHANGELOG.md docs/configuration.md docs/operations.md docs/kill-switch.md docs/relays.md docs/balance.md docs/via.md docs/hold.md; do
+for file in README.md CHANGELOG.md docs/configuration.md docs/operations.md docs/monitoring.md docs/kill-switch.md docs/relays.md docs/balance.md docs/via.md docs/hold.md; do
 	if [ -f "$file" ]; then
 		install -m644 -t "$doc" "$file"
 	fi
 done
+install -Dm644 -t "$doc/monitoring" packaging/monitoring/*
 cat >"$doc/copyright" <<-TEXT
 	Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 	Upstream-Name: ropewalk
