@@ -6,7 +6,7 @@
 //! Invariant: a number is named at most [`NAMINGS`] times; every list is bounded by [`GAP_MAX`] per
 //! path.
 
-use super::tuning::{ALLOWANCE_HALF_LIFE, ALLOWANCE_MAX, FIRST_MAX, GAP_MAX, NAMINGS};
+use super::tuning::{ALLOWANCE_HALF_LIFE, ALLOWANCE_MAX, GAP_MAX, NAMINGS};
 use crate::estimate::RESTART_AFTER;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, count_steps};
 use ropewalk_wire::{NackRun, Stamp, Timestamp};
@@ -92,13 +92,11 @@ impl Requests {
             return;
         };
         let seq = stamp.path_seq;
-        let expected = path.next.unwrap_or_else(|| {
+        if path.next.is_none() {
+            // Numbers begin at zero: the first packets of a path may be lost like others.
             path.newest = stamp.sent_at;
-            // Numbers begin at zero: the first packets of a path may be lost like others. After more of them
-            // it is this end that begins, and it may have had them.
-            if seq < FIRST_MAX { 0 } else { seq }
-        });
-        let ahead = seq.wrapping_sub(expected);
+        }
+        let ahead = seq.wrapping_sub(path.next.unwrap_or(0));
         if ahead == 0 {
             path.next = Some(seq.wrapping_add(1));
         } else if ahead <= GAP_MAX {
@@ -125,6 +123,18 @@ impl Requests {
         let path = self.paths.get_mut(path.index());
         if let Some(path) = path.filter(|path| path.next.is_some()) {
             path.found(now, seq, 1);
+        }
+    }
+
+    /// The peer has started anew, and nothing is missed of what was sent before. The numbers of each path go on:
+    /// only a path that is added begins at zero.
+    pub fn on_peer_started(&mut self) {
+        for path in &mut self.paths {
+            *path = PathGaps {
+                next: path.next,
+                newest: path.newest,
+                ..PathGaps::default()
+            };
         }
     }
 
@@ -424,6 +434,23 @@ mod tests {
         requests.on_path_removed(PathId(0));
         requests.on_datagram(at(1), PathId(0), stamp(0, 1));
         assert_eq!(ask(&mut requests, at(1)), []);
+        // Many of them, too: all that was sent in an outage.
+        requests.on_path_removed(PathId(0));
+        requests.on_datagram(at(2), PathId(0), stamp(200, 2));
+        assert_eq!(ask(&mut requests, at(2)), [(0, 0, 200)]);
+    }
+
+    #[test]
+    fn the_numbers_of_a_path_go_on_when_the_peer_has_started_anew() {
+        let mut requests = Requests::default();
+        let at = Instant::from_millis;
+        for seq in [0, 1, 5] {
+            requests.on_datagram(at(0), PathId(0), stamp(seq, 0));
+        }
+        requests.on_peer_started();
+        assert_eq!(requests.missing(), 0);
+        requests.on_datagram(at(1), PathId(0), stamp(7, 0));
+        assert_eq!(ask(&mut requests, at(1)), [(0, 6, 1)]);
     }
 
     #[test]

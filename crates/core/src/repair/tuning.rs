@@ -7,9 +7,6 @@ use ropewalk_types::{Duration, Rate};
 
 /// A larger gap in a path's numbers is a new start or a long outage: nobody waits for it.
 pub(crate) const GAP_MAX: u16 = 1_024;
-/// So many first packets of a path may be missing and are asked for. More: a longer loss at the begin of a path
-/// is mended, more packets come twice when an end that has forgotten everything goes on. Not measured.
-pub(super) const FIRST_MAX: u16 = 64;
 /// NACKs that name a number. More: a path that loses a fifth of its packets loses as many NACKs,
 /// and a number never heard of is a packet lost for good. Fewer: less reverse traffic.
 pub(super) const NAMINGS: u8 = 4;

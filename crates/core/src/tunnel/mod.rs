@@ -237,7 +237,10 @@ impl Tunnel {
     /// The peer has started anew: its sequence numbers mean nothing any more. What is held is
     /// forgotten.
     pub fn reset_exit(&mut self) {
-        self.egress = Egress::new();
+        let mut reorder = Reorder::new();
+        reorder.requests = std::mem::take(&mut self.egress.reorder.requests);
+        reorder.requests.on_peer_started();
+        self.egress = Egress::with(reorder);
         if let Some(compressor) = &mut self.ingress.compressor {
             compressor.reset();
         }

@@ -303,3 +303,27 @@ fn a_path_that_is_about_to_end_is_used_before_one_that_is_silent() {
     pair.run(Duration::from_secs(1));
     assert_eq!(pair.numbers().len(), pair.offered as usize);
 }
+
+#[test]
+fn a_path_that_swallows_its_first_packets_loses_none_of_them() {
+    for swallowed in [10, 100, 200] {
+        // The path is too slow to be suspect before it carries something.
+        let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 150)]);
+        pair.set_dead(0, Selector::One(Side::Up), true);
+        for _ in 0..swallowed {
+            pair.offer_segment(60);
+            pair.run(Duration::from_millis(1));
+        }
+        pair.set_dead(0, Selector::One(Side::Up), false);
+        for _ in 0..20 {
+            pair.offer_segment(60);
+            pair.run(Duration::from_millis(20));
+        }
+        pair.run(Duration::from_secs(2));
+        let mut numbers = pair.numbers();
+        numbers.sort_unstable();
+        let all: Vec<u32> = (0..pair.offered).collect();
+        assert_eq!(numbers, all, "{swallowed} swallowed");
+        assert_eq!(pair.site.tunnel.path_stats(PathId(0)).unwrap().suspected, 0);
+    }
+}
