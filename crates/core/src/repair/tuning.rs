@@ -5,7 +5,8 @@
 
 use ropewalk_types::{Duration, Rate};
 
-/// A larger gap in a path's numbers is a new start or a long outage: nobody waits for it.
+/// So many numbers of a gap are asked for, the first ones, and so many are missed at a time on a path. More: more of
+/// what a fast path loses at once is repaired, memory and time for each gap.
 pub(crate) const GAP_MAX: u16 = 1_024;
 /// NACKs that name a number. More: a path that loses a fifth of its packets loses as many NACKs,
 /// and a number never heard of is a packet lost for good. Fewer: less reverse traffic.
