@@ -138,6 +138,8 @@ pub struct IngressQueue {
     limits: Limits,
     held: HeldBacklog,
     stats: QueueStats,
+    /// What was dropped, for somebody who wants to know.
+    dropped: Option<Vec<Packet>>,
 }
 
 /// What of the queue is held, or was until lately: packets that arrived before the end of the
@@ -181,6 +183,7 @@ impl IngressQueue {
             limits: Limits::default(),
             held: HeldBacklog::default(),
             stats: QueueStats::default(),
+            dropped: None,
         }
     }
 
@@ -280,6 +283,25 @@ impl IngressQueue {
         self.stats
     }
 
+    /// Keeps what is dropped from now on, for [`Self::take_dropped`].
+    pub fn keep_dropped(&mut self) {
+        self.dropped.get_or_insert_default();
+    }
+
+    /// The packets that were dropped since the last call, if they are kept.
+    pub fn take_dropped(&mut self) -> Vec<Packet> {
+        self.dropped
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    fn drop_packet(&mut self, packet: Packet) {
+        if let Some(dropped) = &mut self.dropped {
+            dropped.push(packet);
+        }
+    }
+
     /// Takes a packet in. When the queue is full the fattest flow pays (RFC 8290 §4.1.3).
     pub fn push(&mut self, packet: Packet) {
         let flow = packet.flow;
@@ -375,6 +397,7 @@ impl IngressQueue {
         if let Some(packet) = packet {
             self.bytes -= packet.bytes();
             self.packets -= 1;
+            self.drop_packet(packet);
         }
     }
 
@@ -408,6 +431,7 @@ impl IngressQueue {
             self.packets -= 1;
             self.stats.dropped_full += 1;
             self.release(packet.arrived, packet.arrived, bytes);
+            self.drop_packet(packet);
             if self.buckets.bytes(fattest) <= goal {
                 break;
             }
@@ -473,6 +497,7 @@ impl IngressQueue {
         if self.release(now, packet.arrived, bytes) {
             if age > self.limits.age_max(packet.tcp) {
                 self.stats.held_old += 1;
+                self.drop_packet(packet);
                 return None;
             }
             self.buckets.charge(flow, bytes);
@@ -495,6 +520,7 @@ impl IngressQueue {
             }
             Verdict::Congested | Verdict::Drop => {
                 self.stats.dropped_codel += 1;
+                self.drop_packet(packet);
                 return None;
             }
         }

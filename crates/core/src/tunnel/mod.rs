@@ -285,8 +285,9 @@ impl Tunnel {
         self.ingress.set_scheduler(Scheduler::with_policy(policy));
     }
 
-    /// Tells `observer` of every datagram from now on.
+    /// Tells `observer` of every datagram, and of every packet that the ingress queue drops, from now on.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
+        self.ingress.queue.keep_dropped();
         self.observed.0 = Some(observer);
     }
 
@@ -414,6 +415,9 @@ impl Tunnel {
             if let Some(path) = self.paths.get(outgoing.path) {
                 observer.on_sent(now, outgoing, &path.snapshot, backlog);
             }
+        }
+        for packet in self.ingress.queue.take_dropped() {
+            observer.on_dropped(now, &packet.data[ropewalk_wire::HEADROOM..]);
         }
     }
 

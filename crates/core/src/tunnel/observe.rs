@@ -1,4 +1,4 @@
-//! Someone who is told of every datagram of a tunnel: the simulator's log of events.
+//! Someone who is told of every datagram of a tunnel, and of packets that it drops: the simulator's log of events.
 //!
 //! Without an observer a datagram costs one comparison.
 
@@ -15,6 +15,9 @@ pub trait Observer: Send {
 
     /// A datagram of the peer came over a path.
     fn on_received(&mut self, now: Instant, path: PathId, datagram: &Bytes);
+
+    /// The ingress queue has dropped an inner packet, an IP packet, at `now` or shortly before.
+    fn on_dropped(&mut self, _now: Instant, _ip: &[u8]) {}
 }
 
 /// The observer, if there is one.

@@ -1,14 +1,16 @@
 //! Plays a story: moves the world from event to event, lets hosts talk, and looks whether rules hold.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use ropewalk_api::{Direction, PathUse};
+use ropewalk_core::tunnel::{Observer, Outgoing};
 use ropewalk_netem::{LinkConfig, Selector, Side};
 use ropewalk_session::Command;
 use ropewalk_testkit::{HUB_UDP, Neighbour, Packet, Spec, World};
-use ropewalk_types::{Duration, Instant, Random, SchedulerKind};
+use ropewalk_types::{Duration, Instant, PathId, PathSnapshot, Random, SchedulerKind};
 use ropewalk_wire::Versions;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::hostile::Hostile;
 use super::story::{Story, What};
@@ -23,6 +25,33 @@ use super::{Outcome, Play, Violation};
 use crate::traffic::Outbox;
 
 type Held<T = ()> = Result<T, Violation>;
+
+/// IP packets that a queue has dropped.
+type Dropped = Arc<Mutex<Vec<Vec<u8>>>>;
+
+fn taken(dropped: &Dropped) -> MutexGuard<'_, Vec<Vec<u8>>> {
+    dropped.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Listens to a tunnel, for the rules and for the hostile site.
+struct Witness {
+    dropped: Dropped,
+    ear: Option<Box<dyn Observer>>,
+}
+
+impl Observer for Witness {
+    fn on_sent(&mut self, now: Instant, sent: &Outgoing, path: &PathSnapshot, backlog: u64) {
+        if let Some(ear) = &mut self.ear {
+            ear.on_sent(now, sent, path, backlog);
+        }
+    }
+
+    fn on_received(&mut self, _: Instant, _: PathId, _: &Bytes) {}
+
+    fn on_dropped(&mut self, _: Instant, ip: &[u8]) {
+        taken(&self.dropped).push(ip.to_vec());
+    }
+}
 
 /// What of a site is wanted; counts, since events may meet.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +78,8 @@ struct Stage<'a> {
     behind: u32,
     /// Of each site: packets sent in these times may get lost, or come twice, because an end began anew.
     excused: Vec<Vec<(Instant, Instant)>>,
-    /// Counted drops of each site that were seen, at the site and at the hub, and what the counters said last.
-    drops: Vec<([u64; 2], [u64; 2])>,
+    /// Packets of each site that a queue has dropped, at the site or at the hub.
+    dropped: Vec<Dropped>,
     talking: bool,
     readdressed: u16,
     outcome: Outcome,
@@ -159,7 +188,7 @@ impl<'a> Stage<'a> {
             hub_asleep_until: now,
             behind: 0,
             excused: vec![Vec::new(); count],
-            drops: vec![([0; 2], [0; 2]); count],
+            dropped: vec![Dropped::default(); count],
             talking: true,
             readdressed: 0,
             outcome: Outcome::default(),
@@ -346,15 +375,31 @@ impl<'a> Stage<'a> {
         heard
             .into_iter()
             .for_each(|packet| hostile.hear(now, packet));
-        if self.world.site_runs(0) {
-            self.world.observe(0, Side::Up, hostile.ear());
-        }
-        for packet in hostile.act(now) {
+        let acts = hostile.act(now);
+        self.listen(0, Side::Up);
+        for packet in acts {
             if packet.to == HUB_UDP {
                 self.world.inject(packet);
             } else {
                 self.world.inject_at_site(0, 0, packet);
             }
+        }
+    }
+
+    /// Listens to a tunnel, if there is one: a gateway that starts has another one.
+    fn listen(&mut self, site: usize, side: Side) {
+        let runs = match side {
+            Side::Up => self.world.site_runs(site),
+            Side::Down => self.world.hub_runs(),
+        };
+        if runs {
+            let overheard = site == 0 && side == Side::Up;
+            let hostile = self.hostile.as_ref().filter(|_| overheard);
+            let witness = Witness {
+                dropped: Dropped::clone(&self.dropped[site]),
+                ear: hostile.map(Hostile::ear),
+            };
+            self.world.observe(site, side, Box::new(witness));
         }
     }
 
@@ -690,9 +735,7 @@ impl<'a> Stage<'a> {
         let mut memory = 0;
         for site in 0..self.traffic.len() {
             let tunnels = self.world.tunnels(site);
-            let mut counts = [0; 2];
-            for ((end, tunnel), count) in ["site", "hub"].into_iter().zip(tunnels).zip(&mut counts)
-            {
+            for (end, tunnel) in ["site", "hub"].into_iter().zip(tunnels) {
                 let Some(tunnel) = tunnel else { continue };
                 if let Some(excess) = tunnel.footprint().excess() {
                     let footprint = tunnel.footprint();
@@ -701,17 +744,12 @@ impl<'a> Stage<'a> {
                     return self.broken("memory", what);
                 }
                 memory += if end == "hub" { tunnel.memory() } else { 0 };
-                let stats = tunnel.stats();
-                *count = stats.queue.dropped_codel
-                    + stats.queue.dropped_full
-                    + stats.buffer_drops
-                    + stats.hold.dropped_full
-                    + stats.hold.dropped_old;
             }
-            let (seen, last) = &mut self.drops[site];
-            for ((count, last), seen) in counts.into_iter().zip(last).zip(seen) {
-                *seen += count.saturating_sub(*last);
-                *last = count;
+            Side::ALL
+                .into_iter()
+                .for_each(|side| self.listen(site, side));
+            for ip in std::mem::take(&mut *taken(&self.dropped[site])) {
+                self.traffic[site].note_dropped(&ip);
             }
         }
         if memory > self.story.hub_memory + MEMORY_SLACK {
@@ -862,7 +900,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Numbered TCP segments came, unless an end began anew, or the end that sends them has dropped as many packets.
+    /// Each numbered TCP segment came, unless an end began anew, or a queue has dropped that very segment.
     fn what_was_lost(&mut self) -> Held {
         if !self.story.gentle {
             return Ok(());
@@ -872,12 +910,14 @@ impl<'a> Stage<'a> {
                 if !flow.tcp {
                     continue;
                 }
-                let (mut missing, mut first) = (0, None);
+                let (mut missing, mut drops, mut first) = (0, 0, None);
                 for (number, (sent, came)) in flow.sent.iter().zip(&flow.came).enumerate() {
                     let Some(sent) = sent.filter(|_| *came == 0) else {
                         continue;
                     };
-                    if !self.is_excused(site, sent) {
+                    if flow.dropped[number] {
+                        drops += 1;
+                    } else if !self.is_excused(site, sent) {
                         missing += 1;
                         let since = sent.since(Instant::ZERO).as_secs_f64();
                         self.tell(&format!(
@@ -886,10 +926,12 @@ impl<'a> Stage<'a> {
                         first.get_or_insert((number, sent));
                     }
                 }
-                let drops = self.drops[site].0[usize::from(flow.side == Side::Down)];
-                if missing > drops {
+                if drops > 0 {
+                    self.tell(&format!("site {site}, flow {index}: {drops} dropped"));
+                }
+                if missing > 0 {
                     let what = format!(
-                        "site {site}, flow {index}: {missing} segments, {drops} drops: {first:?}"
+                        "site {site}, flow {index}: {missing} segments that no queue dropped: {first:?}"
                     );
                     return self.broken("loss", what);
                 }

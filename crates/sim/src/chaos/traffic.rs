@@ -33,6 +33,8 @@ pub struct Numbered {
     pub sent: Vec<Option<Instant>>,
     /// How often each packet came.
     pub came: Vec<u8>,
+    /// Whether the queue of a gateway has dropped each packet.
+    pub dropped: Vec<bool>,
     newest: u32,
     /// When packets came after newer ones.
     pub late: Vec<Instant>,
@@ -83,6 +85,7 @@ impl Traffic {
             tcp,
             sent: Vec::new(),
             came: Vec::new(),
+            dropped: Vec::new(),
             newest: 0,
             late: Vec::new(),
         });
@@ -126,6 +129,20 @@ impl Traffic {
     pub fn note_sent(&mut self, now: Instant, flow: usize, taken: bool) {
         self.numbered[flow].sent.push(taken.then_some(now));
         self.numbered[flow].came.push(0);
+        self.numbered[flow].dropped.push(false);
+    }
+
+    /// A gateway has dropped a packet of this site's hosts.
+    pub fn note_dropped(&mut self, ip: &[u8]) {
+        let Some(packet) = self.headers.read(ip) else {
+            return;
+        };
+        let flow = self.numbered.get_mut(usize::from(packet.flow % FLOWS));
+        if let (Some(flow), Body::Data { segment, .. }) = (flow, packet.body)
+            && let Some(dropped) = flow.dropped.get_mut(segment as usize)
+        {
+            *dropped = true;
+        }
     }
 
     /// Writes a packet to the hub that another site says to send.
