@@ -140,6 +140,24 @@ impl Requests {
         }
     }
 
+    /// An outage of all paths is over, and nobody heard what was asked in it: all that is missing is asked for anew.
+    pub fn on_back(&mut self, now: Instant) {
+        for path in &mut self.paths {
+            let lists =
+                [&mut path.asked, &mut path.repeated, &mut path.waiting].map(std::mem::take);
+            let gaps = lists.into_iter().flatten().map(|gap| Gap {
+                found: now,
+                named: 0,
+                named_at: now,
+                ..gap
+            });
+            path.waiting = gaps.collect();
+            while path.waiting.len() > usize::from(GAP_MAX) {
+                path.waiting.pop_front();
+            }
+        }
+    }
+
     /// Forgets a path: its numbers start anew.
     pub fn on_path_removed(&mut self, path: PathId) {
         if let Some(path) = self.paths.get_mut(path.index()) {
@@ -410,6 +428,23 @@ mod tests {
             assert_eq!(ask(&mut requests, now), expected);
         }
         assert_eq!((requests.asked(), requests.poll_timeout()), (13, None));
+    }
+
+    #[test]
+    fn what_was_asked_for_in_an_outage_is_asked_for_again_after_it() {
+        let mut requests = Requests::default();
+        let at = Instant::from_millis;
+        for seq in [0, 2] {
+            requests.on_datagram(at(0), PathId(0), stamp(seq, 0));
+        }
+        for _ in 0..NAMINGS {
+            let now = requests.poll_timeout().unwrap();
+            assert_eq!(ask(&mut requests, now), [(0, 1, 1)]);
+        }
+        assert_eq!(requests.poll_timeout(), None);
+        requests.on_back(at(30_000));
+        requests.on_datagram(at(30_000), PathId(0), stamp(4, 30_000));
+        assert_eq!(ask(&mut requests, at(30_000)), [(0, 1, 1), (0, 3, 1)]);
     }
 
     #[test]

@@ -113,6 +113,7 @@ impl Tunnel {
                 self.rest.postpone(now);
                 self.ingress.queue.replay(now);
                 self.freezer.on_back(now);
+                self.egress.reorder.requests.on_back(now);
                 self.reinject(now);
                 for (_, path) in self.paths.iter_mut() {
                     path.sent_log.skip(now.since(since));
