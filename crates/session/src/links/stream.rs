@@ -181,3 +181,78 @@ impl Stream {
         Ok(self.look_at.take_if(|at| *at <= now).is_some())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use ropewalk_transport::tls::TcpInfo;
+    use ropewalk_transport::{Identity, Transmit};
+    use std::sync::Arc;
+
+    const ID: StreamId = StreamId(0);
+
+    /// The socket of a connection whose peer acknowledges nothing.
+    #[derive(Default)]
+    struct Socket {
+        written: Vec<u8>,
+    }
+
+    impl Sockets for Socket {
+        fn send_udp(&mut self, _: &Transmit, _: &[u8]) {}
+
+        fn write_stream(&mut self, _: StreamId, bytes: &[u8]) -> Result<usize, String> {
+            self.written.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn stream_info(&mut self, _: StreamId) -> Option<TcpInfo> {
+            Some(TcpInfo {
+                in_flight_bytes: self.written.len() as u64,
+                ..TcpInfo::default()
+            })
+        }
+    }
+
+    /// A stream after its handshake, and its socket with nothing under way.
+    fn connected() -> (Box<Stream>, Socket) {
+        let [client, server] = [1, 2].map(|number| Identity::from_seed([number; 32]).unwrap());
+        let tls = TlsPath::client(&client, server.public_key()).unwrap();
+        let mut peer = TlsPath::server(&server, Arc::new(|_| true)).unwrap();
+        let remote = SocketAddr::from(([192, 0, 2, 1], 443));
+        let mut stream = Stream::new(Instant::FAR_FUTURE, tls, remote, None);
+        let mut socket = Socket::default();
+        while stream.is_handshaking() {
+            stream.write(ID, &mut socket).unwrap();
+            peer.handle_bytes(&std::mem::take(&mut socket.written))
+                .unwrap();
+            let mut answer = Vec::new();
+            peer.poll_output(&mut answer);
+            stream.handle_data(&answer).unwrap();
+            stream.poll_event();
+        }
+        stream.write(ID, &mut socket).unwrap();
+        socket.written.clear();
+        (stream, socket)
+    }
+
+    #[test]
+    fn the_first_bytes_after_a_pause_are_looked_at_soon() {
+        let at = Instant::from_millis;
+        let (mut stream, mut socket) = connected();
+        // Nothing is under way, and nobody need look again.
+        stream.snapshot(at(1_000), ID, &mut socket);
+        assert_eq!(stream.poll_timeout(), None);
+        stream.send(Bytes::from_static(b"datagram")).unwrap();
+        stream.write(ID, &mut socket).unwrap();
+        // Too soon for a look.
+        let snapshot = stream.snapshot(at(1_001), ID, &mut socket).unwrap();
+        assert_eq!(snapshot.silent_since, None);
+        let look = at(1_000) + INFO_AGE;
+        assert_eq!(stream.poll_timeout(), Some(look));
+        assert_eq!(stream.handle_timeout(look), Ok(true));
+        let snapshot = stream.snapshot(look, ID, &mut socket).unwrap();
+        assert_eq!(snapshot.silent_since, Some(look));
+    }
+}
