@@ -8,8 +8,10 @@ static ALLOCATOR: ropewalk_tally::Counting = ropewalk_tally::Counting;
 
 /// Seeds of each run: a run takes less than a minute.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=30;
-/// A site stands still for longer than idle flows are remembered, and no segment comes twice.
-const STANDS_STILL: u64 = 209;
+/// Stories that broke a rule once. A site stands still for longer than idle flows are remembered (209). A path loses
+/// its first packets, and many of them (421). A long outage ends in one direction first (432). The questions for a
+/// packet are lost in an outage (736). Seed 5 has a gap of more numbers than are asked for at a time.
+const FAILED_ONCE: [u64; 4] = [209, 421, 432, 736];
 
 fn played(seed: u64) -> Outcome {
     let live = || tally().live;
@@ -22,7 +24,7 @@ fn played(seed: u64) -> Outcome {
 
 #[test]
 fn every_rule_holds_whatever_happens() {
-    let seeds: Vec<u64> = SEEDS.chain([STANDS_STILL]).collect();
+    let seeds: Vec<u64> = SEEDS.chain(FAILED_ONCE).collect();
     let (mut delivered, mut failed) = (0, Vec::new());
     std::thread::scope(|scope| {
         // Each thread has an allocator's counts of its own.
