@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use ipnet::IpNet;
 use ropewalk_io::netlink::{self, RuleSpec};
-use ropewalk_io::{nft, sysctl};
+use ropewalk_io::{helper, nft, sysctl};
 use serde::{Deserialize, Serialize};
 
 use crate::{files, resolver};
@@ -434,6 +434,12 @@ impl Changes {
 
 impl Drop for Changes {
     fn drop(&mut self) {
+        if helper::has_ended() {
+            tracing::warn!(
+                "without its helper this program undoes no changes of this machine: the next start does"
+            );
+            return;
+        }
         let mut left = Vec::new();
         let made = self.made.drain(..).rev();
         for change in made.chain(self.inherited.drain(..).rev()) {

@@ -63,28 +63,53 @@ impl Manager {
 }
 
 /// Makes `servers` the name servers of this machine while `tun` is there. `path` is the file that the C
-/// library reads.
+/// library reads. What is returned does it, and may wait for a service of others.
 ///
 /// # Errors
-/// Not permitted, or the manager of the file refuses.
+/// Not permitted.
 pub fn set(
     changes: &mut Changes,
     path: &Path,
     tun: &str,
     servers: &[IpAddr],
-) -> anyhow::Result<Manager> {
+) -> anyhow::Result<Setting> {
     let manager = Manager::of(path);
     let servers = servers.to_vec();
     let tun = tun.to_owned();
-    match manager {
-        Manager::Resolved => order(&Order::Resolved { tun, servers })?,
+    let order = match manager {
+        Manager::Resolved => Some(Order::Resolved { tun, servers }),
         Manager::Resolvconf => {
             changes.resolvconf(&record(&tun))?;
-            order(&Order::Resolvconf { tun, servers })?;
+            Some(Order::Resolvconf { tun, servers })
         }
-        Manager::File => changes.resolver(path, &text(&servers))?,
+        Manager::File => {
+            changes.resolver(path, &text(&servers))?;
+            None
+        }
+    };
+    Ok(Setting { manager, order })
+}
+
+/// Name servers that are about to be set.
+#[derive(Debug)]
+#[must_use = "it has to be carried out"]
+pub struct Setting {
+    manager: Manager,
+    /// What is still to be done.
+    order: Option<Order>,
+}
+
+impl Setting {
+    /// Sets them. It takes as long as a few programs may take ([`program::TIME_MAX`] each).
+    ///
+    /// # Errors
+    /// The manager of the file refuses, or does not answer.
+    pub fn carry_out(self) -> anyhow::Result<Manager> {
+        if let Some(step) = &self.order {
+            order(step)?;
+        }
+        Ok(self.manager)
     }
-    Ok(manager)
 }
 
 /// What of the name servers takes rights.
@@ -118,7 +143,7 @@ pub fn service(tun: String) -> Service {
 }
 
 fn order(order: &Order) -> anyhow::Result<()> {
-    helper::delegate(SERVICE, order, carry_out)
+    helper::delegate_patiently(SERVICE, order, carry_out)
 }
 
 fn carry_out(order: &Order) -> anyhow::Result<()> {
@@ -231,23 +256,7 @@ fn text(servers: &[IpAddr]) -> String {
 }
 
 fn run(program: &str, arguments: &[&str], input: &str) -> anyhow::Result<()> {
-    let told = || format!("`{program} {}`", arguments.join(" "));
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run {}", told()))?;
-    if let Some(mut pipe) = child.stdin.take() {
-        // One that ended early says why on standard error.
-        let _ = pipe.write_all(input.as_bytes());
-    }
-    let output = child.wait_with_output()?;
-    if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        bail!("{} failed: {}", told(), words.trim());
-    }
+    program::run(program, arguments, input)?;
     Ok(())
 }
 
@@ -270,17 +279,18 @@ mod tests {
         let contents = || std::fs::read_to_string(&file).unwrap();
 
         let mut changes = Changes::begin(&list, false).unwrap();
-        let manager = set(&mut changes, &file, "rope0", &servers).unwrap();
+        let setting = set(&mut changes, &file, "rope0", &servers).unwrap();
+        let manager = setting.carry_out().unwrap();
         assert_eq!(manager, Manager::File);
         assert!(contents().contains("nameserver 192.0.2.53\nnameserver 2001:db8::53\n"));
         // Set again, as after other addresses: the former one is still the user's.
-        set(&mut changes, &file, "rope0", &servers[..1]).unwrap();
+        let _ = set(&mut changes, &file, "rope0", &servers[..1]).unwrap();
         assert!(!contents().contains("2001:db8::53"));
         drop(changes);
         assert_eq!(contents(), FORMER);
 
         let mut changes = Changes::begin(&list, false).unwrap();
-        set(&mut changes, &file, "rope0", &servers).unwrap();
+        let _ = set(&mut changes, &file, "rope0", &servers).unwrap();
         std::mem::forget(changes);
         assert_ne!(contents(), FORMER);
         drop(Changes::begin(&list, false).unwrap());
@@ -293,7 +303,7 @@ mod tests {
         let file = directory.path().join("resolv.conf");
         std::fs::write(&file, FORMER).unwrap();
         let mut changes = Changes::begin(&directory.path().join("changes.json"), false).unwrap();
-        set(
+        let _ = set(
             &mut changes,
             &file,
             "rope0",

@@ -244,9 +244,10 @@ const CALLS: &[i64] = &[
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_rt_sigtimedwait,
+    // How the helper ended.
+    libc::SYS_wait4,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    libc::SYS_tgkill,
     libc::SYS_getrandom,
     // Descriptors.
     libc::SYS_read,

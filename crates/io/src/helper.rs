@@ -18,17 +18,20 @@ mod wire;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::io;
+use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::WaitOptions;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use orders::Order;
 pub use orders::Scope;
+use wire::WireError;
 
 use crate::sys;
 
@@ -104,18 +107,23 @@ impl Service {
     }
 }
 
-/// The ways to the helper. Two, so that what moves packets does not wait for nft(8).
+/// The ways to the helper. Several, so that what moves packets does not wait for nft(8), and the
+/// firewall does not wait for programs that hang.
 #[derive(Clone, Copy, Debug)]
 enum Lane {
     /// Orders of the control side, which may take a while.
     Slow,
     /// Orders that the kernel carries out at once.
     Quick,
+    /// Orders that wait for services of others.
+    Patient,
 }
 
 #[derive(Debug)]
 struct Client {
-    lanes: [Mutex<UnixStream>; 2],
+    lanes: [Mutex<UnixStream>; 3],
+    /// Its other end is open as long as the helper lives.
+    life: PipeReader,
 }
 
 static CLIENT: OnceLock<Client> = OnceLock::new();
@@ -139,16 +147,46 @@ pub fn split(scope: Scope, services: Vec<Service>) -> io::Result<()> {
     }
     let (slow, slow_end) = UnixStream::pair()?;
     let (quick, quick_end) = UnixStream::pair()?;
+    let (patient, patient_end) = UnixStream::pair()?;
+    let (life, held) = io::pipe()?;
     if sys::fork()? {
-        drop((slow, quick));
-        serve(scope, services, slow_end, quick_end);
+        drop((slow, quick, patient, life));
+        serve(scope, services, [slow_end, quick_end, patient_end]);
+        drop(held);
         // Nothing of the parent's is to be undone here.
         sys::exit_now();
     }
-    let lanes = [Mutex::new(slow), Mutex::new(quick)];
+    let lanes = [slow, quick, patient].map(Mutex::new);
     // It was looked at above, and there is one thread.
-    let _ = CLIENT.set(Client { lanes });
+    let _ = CLIENT.set(Client { lanes, life });
     Ok(())
+}
+
+/// What can be read from, and is at its end, as soon as the helper has ended; `None` without a helper.
+pub fn life() -> Option<BorrowedFd<'static>> {
+    CLIENT.get().map(|client| client.life.as_fd())
+}
+
+/// Whether this process had a helper, which has ended.
+#[must_use]
+pub fn has_ended() -> bool {
+    let Some(life) = life() else { return false };
+    let mut waited = [PollFd::from_borrowed_fd(life, PollFlags::IN)];
+    // Nobody writes: there is something when there is the end.
+    poll(&mut waited, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+}
+
+/// How the helper ended, which [`has_ended`]: "was killed by signal 9".
+#[must_use]
+pub fn how_it_ended() -> String {
+    match rustix::process::wait(WaitOptions::empty()) {
+        Ok(Some((_, status))) => match (status.terminating_signal(), status.exit_status()) {
+            (Some(signal), _) => format!("was killed by signal {signal}"),
+            (None, Some(code)) => format!("ended with code {code}"),
+            (None, None) => "ended".to_owned(),
+        },
+        Ok(None) | Err(_) => "ended".to_owned(),
+    }
 }
 
 /// Has the helper carry an order out by its service `name`; without a helper `here` does it.
@@ -164,6 +202,23 @@ pub fn delegate<Q: Serialize, A: DeserializeOwned, E: From<Refusal>>(
         return here(question);
     };
     let (answer, _) = client.ask(Lane::Slow, name, question, None)?;
+    Ok(answer)
+}
+
+/// As [`delegate`], for what waits for a service of others, which may hang: other orders do not wait for
+/// this one. The caller should not be the thread of the control side.
+///
+/// # Errors
+/// What `here` says, or the helper's refusal.
+pub fn delegate_patiently<Q: Serialize, A: DeserializeOwned, E: From<Refusal>>(
+    name: &str,
+    question: &Q,
+    here: impl FnOnce(&Q) -> Result<A, E>,
+) -> Result<A, E> {
+    let Some(client) = CLIENT.get() else {
+        return here(question);
+    };
+    let (answer, _) = client.ask(Lane::Patient, name, question, None)?;
     Ok(answer)
 }
 
@@ -204,17 +259,14 @@ impl Client {
         let lane = match lane {
             Lane::Slow => &self.lanes[0],
             Lane::Quick => &self.lanes[1],
+            Lane::Patient => &self.lanes[2],
         };
         // Nothing in here panics while it holds the lock.
         let stream = lane.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = |error: io::Error| Refusal {
-            text: format!("the helper with the rights is gone: {error}"),
-            os: None,
-        };
-        wire::send(&stream, &question, descriptor).map_err(gone)?;
-        let received = wire::receive(&stream).map_err(gone)?;
-        let (answer, descriptor) =
-            received.ok_or_else(|| gone(io::ErrorKind::BrokenPipe.into()))?;
+        wire::send(&stream, &question, descriptor).map_err(undelivered)?;
+        let received = wire::receive(&stream).map_err(undelivered)?;
+        let (answer, descriptor) = received
+            .ok_or_else(|| undelivered(WireError::Gone(io::ErrorKind::UnexpectedEof.into())))?;
         let answer: Result<Value, Refusal> =
             serde_json::from_slice(&answer).map_err(not_understood)?;
         let answer = serde_json::from_value(answer?).map_err(not_understood)?;
@@ -251,9 +303,15 @@ impl Desk {
                 Ok((answer, descriptor)) => (Ok(answer), descriptor),
                 Err(refusal) => (Err(refusal), None),
             };
-            let sent = serde_json::to_vec(&answer).map_err(io::Error::from);
-            let descriptor = descriptor.as_ref().map(AsFd::as_fd);
-            if sent.is_ok_and(|answer| wire::send(stream, &answer, descriptor).is_err()) {
+            let sent = reply(stream, &answer, descriptor.as_ref().map(AsFd::as_fd));
+            let sent = match sent {
+                Err(WireError::TooLong(_)) => {
+                    let refusal = Refusal::new("the answer of the helper is too long");
+                    reply(stream, &Err(refusal), None)
+                }
+                other => other,
+            };
+            if sent.is_err() {
                 return;
             }
         }
@@ -274,6 +332,15 @@ impl Desk {
         let act = act.ok_or_else(|| Refusal::new("the helper does not know such an order"))?;
         act(question).map(|answer| (answer, None))
     }
+}
+
+fn reply(
+    stream: &UnixStream,
+    answer: &Result<Value, Refusal>,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(), WireError> {
+    let answer = serde_json::to_vec(answer).map_err(|error| WireError::Gone(error.into()))?;
+    wire::send(stream, &answer, descriptor)
 }
 
 fn not_understood(error: serde_json::Error) -> Refusal {

@@ -19,6 +19,7 @@ pub mod netlink;
 pub mod netns;
 pub mod nft;
 mod pool;
+pub mod program;
 pub mod sock_diag;
 mod split;
 mod sys;

@@ -5,16 +5,13 @@
 //! table: a firewall of the machine's owner keeps the last word.
 
 use std::borrow::Cow;
-use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::process::{Command, Stdio};
 
 use nftables::batch::Batch;
 use nftables::expr::{
     CT, Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, RT, RTKey,
     TcpOption,
 };
-use nftables::helper::{self, NftablesError};
 use nftables::schema::{Chain, NfListObject, Rule, Table};
 use nftables::stmt::{
     JumpTarget, Mangle, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement,
@@ -32,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::helper::{Order, Refusal, order};
 use crate::netlink::socket::NetlinkSocket;
+use crate::program::{self, ProgramError};
 
 /// What a hub needs: forwarding, address translation and MSS clamping.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +93,9 @@ pub enum NftError {
     /// `nft` refused, with its words.
     #[error("nft refused the rules: {0}")]
     Refused(String),
+    /// `nft` did not work.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// The name cannot be a table or interface name.
     #[error("{0:?} cannot be a table or interface name: 1 to 64 letters, digits and any of `_.@-`")]
     BadName(String),
@@ -359,28 +360,16 @@ pub(crate) fn list_table_here(name: &str) -> Result<String, NftError> {
 }
 
 fn run_text(script: &str, arguments: &[&str]) -> Result<String, NftError> {
-    for program in NFT_PATHS {
-        let spawned = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let refused = |error: std::io::Error| NftError::Refused(error.to_string());
-        let mut child = match spawned {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            other => other.map_err(refused)?,
-        };
-        if let Some(mut input) = child.stdin.take() {
-            // One that ended early says why on standard error.
-            let _ = input.write_all(script.as_bytes());
+    run_one_of(&NFT_PATHS, script, arguments)
+}
+
+fn run_one_of(programs: &[&str], script: &str, arguments: &[&str]) -> Result<String, NftError> {
+    for program in programs {
+        match program::run(program, arguments, script) {
+            Err(error) if error.is_missing() => {}
+            Err(ProgramError::Failed(_, words)) => return Err(NftError::Refused(words)),
+            other => return Ok(other?),
         }
-        let output = child.wait_with_output().map_err(refused)?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        let words = String::from_utf8_lossy(&output.stderr);
-        return Err(NftError::Refused(words.trim().to_owned()));
     }
     Err(NftError::Missing)
 }
@@ -570,7 +559,7 @@ fn open() -> Statement<'static> {
             family: None,
             dir: None,
         })),
-        right: Expression::List(vec![state("established"), state("related")]),
+        right: Expression::List(states.collect()),
         op: Operator::IN,
     })
 }
@@ -640,22 +629,9 @@ fn check_name(name: &str) -> Result<(), NftError> {
 const NFT_PATHS: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
 
 fn run(batch: Batch<'_>) -> Result<(), NftError> {
-    run_with(&batch.to_nftables(), &NFT_PATHS)
-}
-
-fn run_with(rules: &nftables::schema::Nftables<'_>, programs: &[&str]) -> Result<(), NftError> {
-    for program in programs {
-        match helper::apply_ruleset_with_args(rules, Some(*program), helper::DEFAULT_ARGS) {
-            Err(NftablesError::NftExecution { inner, .. })
-                if inner.kind() == std::io::ErrorKind::NotFound => {}
-            Err(NftablesError::NftFailed { stderr, .. }) => {
-                return Err(NftError::Refused(stderr.trim().to_owned()));
-            }
-            Err(other) => return Err(NftError::Refused(other.to_string())),
-            Ok(()) => return Ok(()),
-        }
-    }
-    Err(NftError::Missing)
+    let script = serde_json::to_string(&batch.to_nftables())
+        .map_err(|error| NftError::Refused(error.to_string()))?;
+    run_text(&script, &["-j", "-f", "-"]).map(drop)
 }
 
 #[cfg(test)]
@@ -664,8 +640,7 @@ mod tests {
 
     #[test]
     fn missing_program_says_what_to_install() {
-        let rules = Batch::new().to_nftables();
-        let error = run_with(&rules, &["/nonexistent/nft"]).expect_err("no such program");
+        let error = run_one_of(&["/nonexistent/nft"], "", &[]).expect_err("no such program");
         assert!(error.to_string().contains("install nftables"), "{error}");
     }
 

@@ -12,7 +12,9 @@ use tokio::sync::mpsc;
 
 use super::api::{CommandSink, Reload};
 use super::watchdog::Watchdog;
-use super::{ApiSocket, Asked, Commands, Held, Signals, keys, notify, reload_and_log, restarts};
+use super::{
+    ApiSocket, Asked, Commands, Held, Signals, keys, notify, reload_and_log, restarts, rights,
+};
 use crate::engine::control::Command;
 
 /// Runs until stopped.
@@ -45,9 +47,11 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
     tracing::info!(config = %path.display(), uplinks = ?names, "balancing");
     // The kernel moves the packets: all that may hang is this thread.
     let mut watchdog = pin!(Watchdog::new([]).run());
+    let mut lost = pin!(rights::lost());
     let result = loop {
         tokio::select! {
             never = &mut watchdog => match never {},
+            error = &mut lost => break Err(error),
             asked = signals.next() => match asked {
                 Asked::Stop => break Ok(()),
                 Asked::Reload => reload_and_log(&reload),

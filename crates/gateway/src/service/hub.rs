@@ -18,7 +18,7 @@ use super::network::Firewall;
 use super::watchdog::Watchdog;
 use super::{
     ApiSocket, Asked, Prepared, RunningEngine, Signals, event_channel, host_settings, keys,
-    network, notify, reload_and_log, restarts, session_settings,
+    network, notify, reload_and_log, restarts, rights, session_settings,
 };
 use crate::engine::control::Command;
 use crate::engine::settings::EngineEvent;
@@ -82,6 +82,7 @@ pub(super) async fn run(
     let result = tokio::select! {
         ended = hub.serve(&mut signals) => ended,
         never = watchdog.run() => match never {},
+        error = rights::lost() => Err(error),
     };
     notify::send(notify::Stopping);
     drop(api);

@@ -16,7 +16,7 @@ use super::hub::Hub;
 use super::site::{Relayed, Site};
 use super::watchdog::Watchdog;
 use super::{
-    ANSWER_TIMEOUT, ApiSocket, Commands, Prepared, Signals, keys, network, notify, restarts,
+    ANSWER_TIMEOUT, ApiSocket, Commands, Prepared, Signals, keys, network, notify, restarts, rights,
 };
 use crate::engine::control::Command;
 use crate::key_file;
@@ -84,6 +84,7 @@ pub(super) async fn run(
     let watchdog = Watchdog::new(pulses);
     let result = tokio::select! {
         never = watchdog.run() => match never {},
+        error = rights::lost() => Err(error),
         ended = hub.serve(&mut hub_signals) => ended.context("the side towards the sites"),
         ended = site.serve(&mut site_signals, changes) => ended.context("the side towards the hub"),
     };

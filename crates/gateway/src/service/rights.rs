@@ -7,13 +7,14 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use ropewalk_balance as balance;
 use ropewalk_config::common::Common;
 use ropewalk_config::{self as config, BalanceConfig, HubConfig, RelayConfig, SiteConfig};
 use ropewalk_host::{kill_switch, resolver};
 use ropewalk_io::confine::{self, Keeps};
 use ropewalk_io::helper::{self, Scope, Service};
+use tokio::net::unix::pipe::Receiver;
 
 use super::{api, direct};
 
@@ -90,6 +91,25 @@ fn of_site(config: &SiteConfig) -> [Service; 2] {
 
 fn socket(common: &Common) -> Service {
     api::socket_service(common.socket.clone(), common.socket_group.clone())
+}
+
+/// Waits for the end of the helper; for ever without a helper. What is returned ends the gateway: nothing
+/// gives its rights back to it, and the service manager starts it anew.
+pub(super) async fn lost() -> anyhow::Error {
+    let Some(life) = helper::life() else {
+        return std::future::pending().await;
+    };
+    let ended = async {
+        let life = Receiver::from_owned_fd(life.try_clone_to_owned()?)?;
+        life.readable().await
+    };
+    match ended.await {
+        Ok(()) => anyhow!(
+            "the process with the rights (the helper) {}: this gateway ends, to be started anew",
+            helper::how_it_ended()
+        ),
+        Err(error) => anyhow::Error::new(error).context("cannot watch the helper"),
+    }
 }
 
 /// Splits the process, and gives rights up.

@@ -27,7 +27,8 @@ use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::watchdog::Watchdog;
 use super::{
     ApiSocket, Asked, Commands, Prepared, RunningEngine, Signals, assigned, event_channel,
-    host_settings, keys, network, notify, reload_and_log, resolve, restarts, session_settings,
+    host_settings, keys, network, notify, reload_and_log, resolve, restarts, rights,
+    session_settings,
 };
 use crate::engine::control::{Command, Uplink};
 use crate::engine::settings::{EngineEvent, HostSettings};
@@ -119,6 +120,7 @@ pub(super) async fn run(
     let result = tokio::select! {
         ended = site.serve(&mut signals, changes) => ended,
         never = watchdog.run() => match never {},
+        error = rights::lost() => Err(error),
     };
     notify::send(notify::Stopping);
     drop(api);
@@ -402,20 +404,23 @@ impl Site {
             return;
         }
         let path = Path::new(resolver::RESOLV_CONF);
-        match resolver::set(machine, path, &self.engine.tun.name, servers) {
-            Ok(manager) => {
-                tracing::info!(
+        let setting = resolver::set(machine, path, &self.engine.tun.name, servers);
+        let servers = servers.clone();
+        // A service of others may hang, and the watchdog, the kill switch and the API must not.
+        tokio::task::spawn_blocking(
+            move || match setting.and_then(resolver::Setting::carry_out) {
+                Ok(manager) => tracing::info!(
                     ?servers,
                     by = manager.name(),
                     "name servers of this machine"
-                );
-            }
-            Err(error) => tracing::error!(
-                ?servers,
-                error = format!("{error:#}"),
-                "the name servers cannot be set: those of the uplinks stay"
-            ),
-        }
+                ),
+                Err(error) => tracing::error!(
+                    ?servers,
+                    error = format!("{error:#}"),
+                    "the name servers cannot be set: those of the uplinks stay"
+                ),
+            },
+        );
     }
 
     fn warn_of_overlap(&self, addresses: &[IpNet]) {

@@ -15,18 +15,29 @@ use rustix::net::{
 /// more memory that a parent can make the helper take.
 const BYTES_MAX: usize = 16 << 20;
 
+/// Why a message did not pass.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The other end has gone.
+    #[error(transparent)]
+    Gone(#[from] io::Error),
+    /// The message was not sent: it has so many bytes.
+    #[error("the message has {0} bytes, and may have {BYTES_MAX}")]
+    TooLong(usize),
+}
+
 /// Sends a message.
 ///
 /// # Errors
-/// The other end has gone, or the message is too long.
+/// See [`WireError`]; after a message that is too long the stream is as before.
 pub fn send(
     stream: &UnixStream,
     message: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
+) -> Result<(), WireError> {
     let length = u32::try_from(message.len()).ok();
     let length = length.filter(|_| message.len() <= BYTES_MAX);
-    let length = length.ok_or_else(|| io::Error::other("a message for the helper is too long"))?;
+    let length = length.ok_or(WireError::TooLong(message.len()))?;
     let descriptors = descriptor.map(|one| [one]);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -40,18 +51,18 @@ pub fn send(
         &[IoSlice::new(&bytes)],
         &mut ancillary,
         SendFlags::NOSIGNAL,
-    )?;
-    if sent != bytes.len() {
-        return Err(io::ErrorKind::WriteZero.into());
+    );
+    if sent.map_err(io::Error::from)? != bytes.len() {
+        return Err(io::Error::from(io::ErrorKind::WriteZero).into());
     }
-    (&*stream).write_all(message)
+    Ok((&*stream).write_all(message)?)
 }
 
 /// Receives a message; `None` when the other end has gone.
 ///
 /// # Errors
-/// The message is cut short or too long.
-pub fn receive(stream: &UnixStream) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+/// The message is cut short or too long: the stream cannot be used any more.
+pub fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<OwnedFd>)>, WireError> {
     let mut length = [0; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -59,7 +70,7 @@ pub fn receive(stream: &UnixStream) -> io::Result<Option<(Vec<u8>, Option<OwnedF
     let received = loop {
         match recvmsg(stream, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
-            other => break other?,
+            other => break other.map_err(io::Error::from)?,
         }
     };
     let mut descriptor = None;
@@ -74,7 +85,7 @@ pub fn receive(stream: &UnixStream) -> io::Result<Option<(Vec<u8>, Option<OwnedF
     (&*stream).read_exact(&mut length[received.bytes..])?;
     let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
     if length > BYTES_MAX {
-        return Err(io::ErrorKind::InvalidData.into());
+        return Err(WireError::TooLong(length));
     }
     let mut message = vec![0; length];
     (&*stream).read_exact(&mut message)?;
@@ -110,6 +121,20 @@ mod tests {
         let (here, there) = UnixStream::pair().expect("a pair");
         (&here).write_all(&u32::MAX.to_le_bytes()).expect("sent");
         let error = receive(&there).expect_err("too long");
-        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(matches!(error, WireError::TooLong(length) if length == u32::MAX as usize));
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_told_from_an_end_and_leaves_the_stream_as_it_was() {
+        let (here, there) = UnixStream::pair().expect("a pair");
+        let long = vec![0; BYTES_MAX + 1];
+        let error = send(&here, &long, None).expect_err("too long");
+        assert!(matches!(error, WireError::TooLong(length) if length == long.len()));
+        send(&here, b"short", None).expect("sent");
+        let (message, _) = receive(&there).expect("received").expect("a message");
+        assert_eq!(message, b"short");
+        drop(there);
+        let error = send(&here, b"short", None).expect_err("gone");
+        assert!(matches!(error, WireError::Gone(_)), "{error}");
     }
 }
