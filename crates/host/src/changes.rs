@@ -260,16 +260,27 @@ pub struct Changes {
 impl Changes {
     /// No changes yet; they will be listed in the file at `path`. What an earlier gateway left
     /// there is undone first. With `keeps` nftables tables stay. They are replaced, or removed when
-    /// [`Self::settle`] finds that they were not.
+    /// [`Self::settle`] finds that they were not. What cannot be undone stays listed, and keeps no gateway
+    /// from starting.
     ///
     /// # Errors
-    /// Left-overs cannot be undone.
+    /// The list is one of a newer program, or cannot be read or written.
     pub fn begin(path: &Path, keeps: bool) -> anyhow::Result<Self> {
         let is_kept = |change: &Change| keeps && change.is_table();
         let left = left_over(path).or_else(|error| set_aside(path, error))?;
         let (inherited, others): (Vec<_>, Vec<_>) = left.into_iter().partition(is_kept);
         let (tables, undone) = (inherited.len(), others.len());
-        undo_listed(path, &inherited, others)?;
+        let refused = undo_listed(path, &inherited, others)?;
+        for (change, error) in &refused {
+            tracing::error!(
+                %change,
+                error = format!("{error:#}"),
+                "what an earlier run left could not be undone; it is tried again at the end"
+            );
+        }
+        let undone = undone - refused.len();
+        let refused = refused.into_iter().map(|(change, _)| change);
+        let inherited = inherited.into_iter().chain(refused).collect();
         if undone > 0 {
             tracing::warn!(
                 undone,
@@ -534,18 +545,30 @@ fn set_aside(path: &Path, error: anyhow::Error) -> anyhow::Result<Vec<Change>> {
 /// Something cannot be undone; it stays listed.
 pub fn repair(path: &Path) -> anyhow::Result<Vec<Change>> {
     let left = left_over(path)?;
-    undo_listed(path, &[], left.clone())?;
-    Ok(left)
+    let refused = undo_listed(path, &[], left.clone())?;
+    match refused.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(left),
+    }
 }
 
-/// Undoes `left`, the last first; it stays listed until then, and `kept` afterwards.
-fn undo_listed(path: &Path, kept: &[Change], mut left: Vec<Change>) -> anyhow::Result<()> {
-    while let Some(change) = left.last() {
-        change.undo()?;
-        left.pop();
+/// Undoes `left`, the last first; it stays listed until then, and `kept` afterwards. What cannot be undone
+/// stays listed behind `kept`; it is returned, the first first.
+fn undo_listed(
+    path: &Path,
+    kept: &[Change],
+    mut left: Vec<Change>,
+) -> anyhow::Result<Vec<(Change, anyhow::Error)>> {
+    let mut refused = Vec::new();
+    while let Some(change) = left.pop() {
+        if let Err(error) = change.undo() {
+            refused.insert(0, (change, error));
+            continue;
+        }
+        let still = left.iter().chain(refused.iter().map(|(change, _)| change));
         // What is undone already may be undone once more, so a full disk is no reason to stop.
         if !left.is_empty()
-            && let Err(error) = list(path, kept.iter().chain(&left))
+            && let Err(error) = list(path, kept.iter().chain(still))
         {
             tracing::warn!(
                 error = format!("{error:#}"),
@@ -553,7 +576,9 @@ fn undo_listed(path: &Path, kept: &[Change], mut left: Vec<Change>) -> anyhow::R
             );
         }
     }
-    list(path, kept.iter())
+    let still = refused.iter().map(|(change, _)| change);
+    list(path, kept.iter().chain(still))?;
+    Ok(refused)
 }
 
 /// Lists these changes; without any there is no file.

@@ -8,10 +8,11 @@
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use ropewalk_config::values::parse_interface;
 use ropewalk_io::helper::{self, Service};
+use ropewalk_io::program;
 use serde::{Deserialize, Serialize};
 
 use crate::Changes;
@@ -130,9 +131,13 @@ enum Order {
 pub fn service(tun: String) -> Service {
     Service::new(SERVICE, move |order: Order| {
         let own = match &order {
-            Order::Resolved { tun: asked, .. }
-            | Order::Resolvconf { tun: asked, .. }
-            | Order::Forget { tun: asked } => *asked == tun,
+            Order::Resolved { tun: asked, .. } | Order::Resolvconf { tun: asked, .. } => {
+                *asked == tun
+            }
+            // An earlier run may have had another name. The record's own end keeps it ours.
+            Order::Forget { tun: asked } => {
+                !asked.starts_with('-') && parse_interface(asked).is_ok()
+            }
             Order::Write { text } => u64::try_from(text.len()).is_ok_and(|l| l <= FILE_BYTES_MAX),
         };
         if !own {
