@@ -4,14 +4,16 @@
 //! run, not what they use to start. Anything else fails with `EPERM`, and the kernel logs it where
 //! audit is on. `clone3` fails with `ENOSYS`, so that the C library takes `clone`, whose flags can be looked at.
 //!
-//! Invariant: no program is started, no process is made, no other process is looked into, and no
-//! socket is opened that sees packets of others.
+//! Invariant: no program is started, no process is made, no other process is looked into or gets a
+//! signal, no other process of the same user looks into this one, and no socket is opened that sees
+//! packets of others.
 //!
 //! Sources: capabilities(7), seccomp(2). Why `EPERM` and not an end: `docs/decisions/privileges.md`.
 
 use std::collections::BTreeMap;
 use std::io;
 
+use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
@@ -56,6 +58,19 @@ pub fn drop_capabilities(keeps: Keeps) -> io::Result<()> {
     Ok(())
 }
 
+/// Keeps other processes of the same user from tracing this one, from reading its memory and from taking
+/// its descriptors. Those that it makes are as it is. It leaves no core file, which would hold keys.
+///
+/// Source: ptrace(2), `PR_SET_DUMPABLE` in prctl(2).
+///
+/// # Errors
+/// The kernel refuses.
+pub fn shut_others_out() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(
+        DumpableBehavior::NotDumpable,
+    )?)
+}
+
 /// Restricts this thread, and those that it makes, to the system calls of the list. False where the
 /// processor has no list.
 ///
@@ -97,6 +112,14 @@ fn allowed(arch: TargetArch, keeps: Keeps) -> io::Result<BpfProgram> {
         libc::SYS_prctl,
         one_of(0, &[libc::PR_SET_NAME, PR_SET_VMA])?,
     );
+    // Signals and limits are for this process: others may have the same user.
+    let own = number(rustix::process::getpid().as_raw_nonzero().get());
+    rules.insert(libc::SYS_tgkill, vec![rule(&[(0, Dword, Eq, own)])?]);
+    let this_or_own = [
+        vec![rule(&[(0, Dword, Eq, 0)])?],
+        vec![rule(&[(0, Dword, Eq, own)])?],
+    ];
+    rules.insert(libc::SYS_prlimit64, this_or_own.concat());
     // Memory that is code comes from files only.
     let exec = u64::try_from(libc::PROT_EXEC).unwrap_or(0);
     rules.insert(
@@ -324,7 +347,6 @@ const CALLS: &[i64] = &[
     libc::SYS_getgid,
     libc::SYS_getegid,
     libc::SYS_getrusage,
-    libc::SYS_prlimit64,
     libc::SYS_uname,
     libc::SYS_sysinfo,
     libc::SYS_capget,

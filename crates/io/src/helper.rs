@@ -274,18 +274,32 @@ impl Client {
     }
 }
 
+fn undelivered(error: WireError) -> Refusal {
+    Refusal::new(match error {
+        WireError::Gone(error) => {
+            format!("the process with the rights (the helper) is gone: {error}")
+        }
+        WireError::TooLong(_) => format!("the helper cannot be asked: {error}"),
+    })
+}
+
 /// The helper's whole life.
-fn serve(scope: Scope, services: Vec<Service>, slow: UnixStream, quick: UnixStream) {
+fn serve(scope: Scope, services: Vec<Service>, [slow, quick, patient]: [UnixStream; 3]) {
     sys::ignore_stop_signals();
     let _ = rustix::thread::set_name(c"ropewalk-helper");
-    // Nobody of the same user reads or stops it.
-    let behaviour = rustix::process::DumpableBehavior::NotDumpable;
-    let _ = rustix::process::set_dumpable_behavior(behaviour);
+    // One that works in part only is worse than none, after which the gateway starts anew.
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        std::process::abort();
+    }));
     let services: BTreeMap<_, _> = services.into_iter().map(|s| (s.name, s.act)).collect();
     let desk = Arc::new(Desk { scope, services });
-    let second = Arc::clone(&desk);
-    let spawned = std::thread::Builder::new().spawn(move || second.work(&quick));
-    if spawned.is_ok() {
+    let spawned = [quick, patient].map(|lane| {
+        let desk = Arc::clone(&desk);
+        std::thread::Builder::new().spawn(move || desk.work(&lane))
+    });
+    if spawned.iter().all(Result::is_ok) {
         desk.work(&slow);
     }
 }

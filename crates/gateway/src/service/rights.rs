@@ -117,6 +117,8 @@ pub(super) async fn lost() -> anyhow::Error {
 /// # Errors
 /// The kernel refuses, or there are other threads.
 fn begin(interfaces: Vec<String>, services: Vec<Service>, keeps: Keeps) -> anyhow::Result<()> {
+    // Other gateways of this machine are of the same user.
+    confine::shut_others_out().context("cannot shut other processes out")?;
     helper::split(Scope::new(interfaces), services)
         .context("cannot make the process that keeps the rights")?;
     confine::drop_capabilities(keeps).context("cannot give up capabilities")?;
