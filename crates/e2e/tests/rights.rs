@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_e2e::{Lab, ready, two_links};
 use ropewalk_testbed::gateway::Gateway;
+use ropewalk_testbed::process::Program;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bits of capabilities(7).
@@ -86,6 +87,39 @@ fn a_helper_ends_with_a_gateway_that_was_killed_and_the_next_start_finds_nothing
     }
     lab.site.start().unwrap();
     lab.site.wait_paths(2, PATIENCE).unwrap();
+}
+
+/// The command as a process of root has it that may not trace everybody, as gateways are.
+fn without_ptrace(command: &[&str]) -> Program {
+    let program = Program::new("setpriv").arg("--bounding-set=-sys_ptrace");
+    program.args(command.iter().copied())
+}
+
+#[test]
+fn gateways_of_the_same_user_cannot_read_the_memory_of_one_another() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("memory", two_links()).unwrap();
+    let reads = |process: u32| {
+        let script = format!("exec 3< /proc/{process}/mem");
+        let finished = without_ptrace(&["sh", "-c", &script])
+            .run(PATIENCE)
+            .unwrap();
+        let refused = finished.stderr.contains("Permission denied");
+        assert_ne!(finished.status.success(), refused, "{}", finished.stderr);
+        !refused
+    };
+    let other = without_ptrace(&["sleep", "60"]);
+    let mut other = other.start(lab.topology.directory(), "other").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(reads(other.pid()), "who is not shut out is read");
+    for gateway in [&lab.hub, &lab.site] {
+        let process = pid(gateway);
+        assert!(!reads(process), "a gateway");
+        assert!(!reads(helpers(process)[0]), "its helper");
+    }
+    other.kill();
 }
 
 /// Has a process make a system call with zeros for arguments; the number of its error, 0 for none. `None`

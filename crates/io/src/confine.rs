@@ -436,6 +436,8 @@ mod tests {
                 libc::SYS_setuid,
                 libc::SYS_chroot,
                 libc::SYS_kill,
+                // With zeros, to a process that is not this one.
+                libc::SYS_tgkill,
                 libc::SYS_keyctl,
             ];
             let calls = calls.map(|call| (call, number_of(sys::bare_call(call))));
@@ -466,6 +468,8 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("confine-{}", std::process::id()));
         restricted(Keeps::Connections, || {
             UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+            assert!(files.current.is_some_and(|count| count > 0), "own limits");
             raw(libc::AF_NETLINK, libc::NETLINK_ROUTE).expect("interfaces are followed");
             // Balancing looks connections up itself; others do not.
             raw(libc::AF_NETLINK, libc::NETLINK_NETFILTER).expect("connections are looked up");
