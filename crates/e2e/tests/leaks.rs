@@ -184,6 +184,36 @@ fn a_site_whose_rules_cannot_be_set_does_not_start() {
 }
 
 #[test]
+fn a_site_is_not_started_over_an_ssh_connection_that_the_start_would_cut() {
+    if !ready() {
+        return;
+    }
+    let mut lab = LeakLab::new("killssh", ON).unwrap();
+    lab.hub.start().unwrap();
+    let near = lab.topology().uplinks()[0].gateways[0];
+    for (client, remedy) in [(near, "set local = "), (SERVER.into(), "through its hub")] {
+        let program = lab.site.program(&["up"]).unwrap();
+        let program = program.env("SSH_CONNECTION", format!("{client} 4000 192.0.2.9 22"));
+        let finished = program.run(Duration::from_secs(10)).unwrap();
+        assert_eq!(finished.status.code(), Some(2), "{}", said(&finished));
+        let text = said(&finished);
+        assert!(text.contains(remedy) && text.contains("--yes"), "{text}");
+        assert!(lab.provoke().unwrap().tcp4 > 0, "nothing was set");
+    }
+    let program = lab.site.program(&["up", "--yes"]).unwrap();
+    let program = program.env("SSH_CONNECTION", format!("{near} 4000 192.0.2.9 22"));
+    let process = program.start(lab.site.directory(), "site").unwrap();
+    lab.site.wait_paths(2, Duration::from_secs(20)).unwrap();
+    assert_eq!(lab.provoke().unwrap(), Leaks::default());
+    // Now it is set, and whoever is here still is not cut off by a start.
+    drop(process);
+    let program = lab.site.program(&["up"]).unwrap();
+    let program = program.env("SSH_CONNECTION", format!("{near} 4000 192.0.2.9 22"));
+    let _process = program.start(lab.site.directory(), "site").unwrap();
+    lab.site.wait_paths(2, Duration::from_secs(20)).unwrap();
+}
+
+#[test]
 fn a_portal_opens_pages_of_this_machine_for_a_time_and_the_kernel_ends_it() {
     if !ready() {
         return;

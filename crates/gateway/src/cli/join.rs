@@ -17,7 +17,7 @@ use clap::Args;
 use ropewalk_transport::Identity;
 use zeroize::Zeroizing;
 
-use super::{Global, output};
+use super::{Global, output, remote};
 use crate::enrolment;
 use crate::key_file;
 use crate::token::{Secret, Token, TokenError};
@@ -106,6 +106,10 @@ impl Join {
             tcp_port: token.tcp_port,
         });
         entry.finish(&token, &config)?;
+        let warning = config::load_site(path).ok();
+        if let Some(warning) = warning.and_then(|config| remote::warning(&config)) {
+            output::note(&format!("careful: {warning}"));
+        }
         // The unit reads the file in its usual place.
         let unit = if global.config.is_none() {
             ", or with the Debian package `systemctl enable --now ropewalk-site`"

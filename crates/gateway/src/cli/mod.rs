@@ -18,6 +18,7 @@ mod path;
 mod plan;
 mod portal;
 mod relay;
+mod remote;
 mod scheduler;
 mod status;
 #[cfg(test)]

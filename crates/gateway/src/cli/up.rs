@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use clap::Args;
 
-use super::{Global, output, plan};
+use super::{Global, output, plan, remote};
 use crate::service::{direct, restarts};
 use crate::{logging, service};
 use ropewalk_config as config;
@@ -14,6 +14,7 @@ const EXAMPLES: &str = "Examples:
   ropewalk up                              with /etc/ropewalk/site.toml
   ropewalk up --config ./site.toml -v      somewhere else, logging decisions
   ropewalk up --plan                       list what is changed for flows beside the tunnel
+  ropewalk up --yes                        also if that cuts the SSH connection you type it over
   systemctl enable --now ropewalk-site     always, with the Debian package
 
 The file is written by `ropewalk join`. Stop with Ctrl-C; everything that was set
@@ -36,6 +37,9 @@ pub struct Up {
     /// With --plan: one JSON object
     #[arg(long, requires = "plan")]
     json: bool,
+    /// Start although that cuts the SSH connection of this session
+    #[arg(long)]
+    yes: bool,
 }
 
 impl Up {
@@ -69,6 +73,7 @@ impl Up {
             }
             return plan::print(&plan.unwrap_or_default(), self.json);
         }
+        remote::refuse(&config, self.yes)?;
         logging::start(global.verbose, global.log_format, &config.common.log)?;
         service::run_site(path, config)
     }
