@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use ropewalk_api::Status;
 use ropewalk_e2e::{Ground, Lab, ready, two_links, whole};
-use ropewalk_testbed::TopologySpec;
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec};
+use ropewalk_testbed::topology::SERVER;
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{Amount, Bulk, BulkSpec};
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
+use ropewalk_testbed::{LinkSpec, Namespace, TopologySpec, veth};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(60);
@@ -112,4 +113,70 @@ fn packets_of_new_flows_find_the_worker_of_their_site() {
     let (handed, lost) = (sum(|w| w.handed_over), sum(|w| w.handover_drops));
     // 80 flows, of which one in 16 is right at once.
     assert!(handed > 40 && lost == 0, "{:?}", status.workers);
+}
+
+/// The fault is in programs with debug assertions only.
+#[test]
+fn a_hub_that_panics_in_the_work_for_one_site_goes_on_serving_another_at_the_same_worker() {
+    if !ready() {
+        return;
+    }
+    if !cfg!(debug_assertions) {
+        eprintln!("skipped: release builds have no fault to plant");
+        return;
+    }
+    let links = vec![LinkSpec::unshaped(true)];
+    let ground = Ground::new(&TopologySpec::new("panics", links)).unwrap();
+    let topology = &ground.topology;
+    let directory = topology.directory();
+    let second = Namespace::create("second", "site").unwrap();
+    veth((&second, "up0"), (topology.hub(), "isp9"), 1_500).unwrap();
+    let there = "addr add 192.168.99.2/24 dev up0\nroute add default via 192.168.99.1 dev up0\n";
+    second.ip(there).unwrap();
+    let here = "addr add 192.168.99.1/24 dev isp9\n";
+    topology.hub().ip(here).unwrap();
+    let spec = GatewaySpec::default();
+    let hub = GatewaySpec {
+        root: "workers = 1\n".to_owned(),
+        ..spec.clone()
+    };
+    let hub = Gateway::hub(topology.hub(), directory, &hub).unwrap();
+    let program = hub.program(&["hub"]).unwrap();
+    let program = program.env("ROPEWALK_TEST_FAULT", "ill");
+    let process = program.start(directory, "hub").unwrap();
+    while hub.status().is_err() {
+        assert!(!process.has_ended(), "{}", process.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let site = |namespace: &Namespace, name: &str| {
+        let token = hub.invite(name).unwrap();
+        let mut site = Gateway::site(namespace, directory, name, &token, &spec).unwrap();
+        site.start().unwrap();
+        site.wait_paths(1, PATIENCE).unwrap();
+        site
+    };
+    let (_ill, _well) = (site(topology.site(), "ill"), site(&second, "well"));
+    // Each packet of the one site is a panic, while packets of the other go on.
+    let to_server = PingSpec {
+        interval: Duration::from_millis(20),
+        count: 250,
+        ..PingSpec::new(SERVER.into())
+    };
+    let reports = std::thread::scope(|scope| {
+        let runs = [topology.site(), &second]
+            .map(|from| scope.spawn(|| ping::run(from, &to_server).unwrap()));
+        runs.map(|run| run.join().unwrap())
+    });
+    let panics = hub.status().unwrap().drops["internal_errors"];
+    println!(
+        "{panics} panics; of 250 pings {} of the one site and {} of the other were answered",
+        reports[0].received, reports[1].received
+    );
+    let log = process.log();
+    assert!(
+        log.contains("a fault that was planted") && log.contains("site=\"ill\""),
+        "{log}"
+    );
+    assert!(panics > 0 && !process.has_ended());
+    assert_eq!((reports[0].received, reports[1].received), (0, 250));
 }

@@ -47,6 +47,8 @@ mod status;
 mod tuning;
 
 pub use command::{Command, Uplink};
+#[cfg(debug_assertions)]
+pub use hub::plant_fault;
 pub use hub::{Hub, SITES_MAX};
 pub use io::{Request, Sockets, StreamId};
 pub use joining::{Joining, Outcome};

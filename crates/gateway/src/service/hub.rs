@@ -38,6 +38,10 @@ const MEMORY_PART: u64 = 4;
 /// reach closed networks for longer when another program has removed the rules. Not measured.
 const RULES_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Names a site whose packets make the hub panic. For tests: release builds do not read it.
+#[cfg(debug_assertions)]
+const FAULT: &str = "ROPEWALK_TEST_FAULT";
+
 /// A running hub, or the side of a relay towards its sites.
 pub(super) struct Hub {
     pub(super) engine: RunningEngine,
@@ -102,6 +106,10 @@ impl Hub {
         identity: &Identity,
         config: &HubConfig,
     ) -> anyhow::Result<Self> {
+        #[cfg(debug_assertions)]
+        if let Ok(site) = std::env::var(FAULT) {
+            ropewalk_session::plant_fault(site);
+        }
         check_pools(config)?;
         let sites = Sites::load(config).context("the sites file is not usable")?;
         let configured = config;

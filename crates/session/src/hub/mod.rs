@@ -9,6 +9,8 @@
 mod addresses;
 mod elsewhere;
 mod enrolment;
+#[cfg(debug_assertions)]
+mod fault;
 mod guard;
 mod hello;
 mod keys;
@@ -45,6 +47,8 @@ use crate::tuning::{ROUND_PACKETS, ROUNDS};
 use addresses::is_link_local;
 use elsewhere::Others;
 use enrolment::Invited;
+#[cfg(debug_assertions)]
+pub use fault::plant_fault;
 use guard::guarded;
 use keys::Keys;
 pub use tuning::SITES_MAX;
@@ -679,7 +683,14 @@ impl sealed::Role for Hub {
         while let Some(index) = self.ready.first_inbound() {
             if let Some(site) = &mut self.sites[index] {
                 loop {
-                    let Some(next) = guarded(|| site.peer.tunnel.poll_inner()) else {
+                    let Some(next) = guarded(|| {
+                        let next = site.peer.tunnel.poll_inner();
+                        #[cfg(debug_assertions)]
+                        if next.is_some() {
+                            fault::meet(&site.entry.name);
+                        }
+                        next
+                    }) else {
                         self.failed.push(index);
                         break;
                     };
