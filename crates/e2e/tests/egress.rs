@@ -1,10 +1,12 @@
 //! What sites reach through a hub, by default and by `allow`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use ropewalk_e2e::{Ground, ready};
+use ropewalk_io::conntrack::{self, Connection};
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec, TCP_PORT};
 use ropewalk_testbed::topology::{HUB, HUB_V6, SERVER, SERVER_V6};
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
@@ -190,4 +192,134 @@ fn what_the_hub_allows_counts_for_sites_that_say_nothing() {
     assert_eq!(scene.reached(), all);
     scene.allow("[]");
     assert_eq!(scene.reached(), ["internet", "hub"]);
+}
+
+/// A port of the server that gives back what it gets.
+const ECHO: u16 = 7_007;
+
+/// Answers at [`ECHO`] in the namespace of the server, over both families.
+fn answer(server: &Namespace) {
+    for ip in [IpAddr::from(SERVER), IpAddr::from(SERVER_V6)] {
+        let listener = server.enter(|| TcpListener::bind((ip, ECHO))).unwrap();
+        let listener = listener.unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                std::thread::spawn(move || {
+                    let mut back = stream.try_clone().unwrap();
+                    let _ = std::io::copy(&mut &stream, &mut back);
+                });
+            }
+        });
+    }
+}
+
+fn connect(from: &Namespace, ip: impl Into<IpAddr>) -> TcpStream {
+    let target = SocketAddr::new(ip.into(), ECHO);
+    let connected = from.enter(move || TcpStream::connect_timeout(&target, PATIENCE));
+    let stream = connected.unwrap().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    echoes(&stream);
+    stream
+}
+
+/// Sends a byte and wants it back.
+fn echoes(mut stream: &TcpStream) {
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+}
+
+impl Scene {
+    /// What the hub's kernel knows of connections to the server that came from `ip`.
+    fn tracked(&self, ip: IpAddr) -> Vec<Connection> {
+        let hub = self.ground.topology.hub();
+        let mut found = Vec::new();
+        let of = |connection: Connection| {
+            if connection.source.ip() == ip && connection.destination.port() == ECHO {
+                found.push(connection);
+            }
+        };
+        hub.enter(|| conntrack::for_each(0, 0, of))
+            .unwrap()
+            .unwrap();
+        found
+    }
+
+    fn inner(gateway: &Gateway) -> [IpAddr; 2] {
+        let status = gateway.status().unwrap();
+        [false, true].map(|v6| status.address(v6).unwrap())
+    }
+
+    /// Takes the boat from the list of sites, as an operator does.
+    fn remove_boat(&self) {
+        let path = self.hub.directory().join("state/sites.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut parts = text.split("[[site]]");
+        let head = parts.next().unwrap().to_owned();
+        let kept = parts.filter(|part| !part.contains("name = \"boat\""));
+        let kept: String = kept.map(|part| format!("[[site]]{part}")).collect();
+        std::fs::write(&path, head + &kept).unwrap();
+        let reload = self.hub.run(&["invite", "--reload"]).unwrap();
+        reload.success().unwrap();
+    }
+}
+
+#[test]
+fn the_kernel_of_the_hub_forgets_connections_of_a_site_that_was_removed_and_no_others() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::new("forgets", "allow = [\"0.0.0.0/0\", \"::/0\"]");
+    let topology = &scene.ground.topology;
+    answer(topology.server());
+    let (boat, farm) = (Scene::inner(&scene.boat), Scene::inner(&scene.farm));
+    let mut streams = vec![
+        connect(topology.site(), SERVER),
+        connect(topology.site(), SERVER_V6),
+    ];
+    let other = connect(&scene.second, SERVER);
+    for ip in boat {
+        assert_eq!(scene.tracked(ip).len(), 1, "{ip}");
+    }
+    scene.remove_boat();
+    let end = Instant::now() + PATIENCE;
+    while boat.iter().any(|ip| !scene.tracked(*ip).is_empty()) {
+        let left = boat.map(|ip| scene.tracked(ip));
+        assert!(Instant::now() < end, "still known: {left:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // What the boat still sends makes none anew.
+    for stream in &mut streams {
+        stream.write_all(b"x").unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(boat.map(|ip| scene.tracked(ip).len()), [0, 0]);
+    assert_eq!(scene.tracked(farm[0]).len(), 1);
+    echoes(&other);
+}
+
+#[test]
+fn packets_without_a_connection_do_not_leave_a_hub_with_the_inner_address_of_a_site() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::new("invalid", "allow = [\"0.0.0.0/0\", \"::/0\"]");
+    let topology = &scene.ground.topology;
+    let [inner, _] = Scene::inner(&scene.boat);
+    answer(topology.server());
+    let count = format!(
+        "table ip inner {{ counter seen {{ }}\nchain seen {{ type filter hook prerouting priority -300; \
+         ip saddr {inner} counter name seen\n }}\n }}\n"
+    );
+    topology.server().nft(&count).unwrap();
+    let stream = connect(topology.site(), SERVER);
+    for known in scene.tracked(inner) {
+        let forget = || conntrack::delete(&known);
+        topology.hub().enter(forget).unwrap().unwrap();
+    }
+    // The end of a connection that the kernel does not know.
+    drop(stream);
+    std::thread::sleep(Duration::from_secs(1));
+    let list = topology.server().program("nft").args(["list", "counters"]);
+    let seen = list.success(PATIENCE).unwrap();
+    assert!(seen.contains("packets 0 "), "{seen}");
 }

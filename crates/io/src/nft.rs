@@ -10,11 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nftables::batch::Batch;
 use nftables::expr::{
     CT, Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, RT, RTKey,
-    TcpOption,
+    SetItem, TcpOption,
 };
 use nftables::schema::{Chain, NfListObject, Rule, Table};
 use nftables::stmt::{
-    JumpTarget, Mangle, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement,
+    JumpTarget, Mangle, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement, VerdictMap,
 };
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook, RejectCode};
 
@@ -156,6 +156,14 @@ pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {
             }
         }
     }
+    let translates = nat.translation != Translation::None && !pools.is_empty();
+    if translates {
+        // The kernel does not translate what belongs to no connection, such as a late FIN or RST: it would
+        // leave with the inner address of the site.
+        let from_site = table.interface(MetaKey::Iifname, Operator::EQ);
+        let lost = vec![from_site, in_state(&["invalid"]), Statement::Drop(None)];
+        table.rule("forward", lost);
+    }
     if let Some(egress) = &nat.egress {
         table.egress(egress);
     }
@@ -175,7 +183,7 @@ pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {
     }
     // Interfaces beyond the tunnel may take less than the tunnel.
     table.clamp();
-    if nat.translation != Translation::None && !pools.is_empty() {
+    if translates {
         table.chain(
             "translate",
             NfChainType::NAT,
@@ -418,7 +426,23 @@ impl<'a> NewTable<'a> {
         }));
     }
 
-    fn rule(&mut self, chain: &'a str, statements: Vec<Statement<'a>>) {
+    /// A chain that others lead to.
+    fn plain_chain(&mut self, chain: impl Into<Cow<'a, str>>) {
+        self.batch.add(NfListObject::Chain(Chain {
+            family: NfFamily::INet,
+            table: self.name.into(),
+            name: chain.into(),
+            newname: None,
+            handle: None,
+            _type: None,
+            hook: None,
+            prio: None,
+            dev: None,
+            policy: None,
+        }));
+    }
+
+    fn rule(&mut self, chain: impl Into<Cow<'a, str>>, statements: Vec<Statement<'a>>) {
         self.batch.add(NfListObject::Rule(Rule {
             family: NfFamily::INet,
             table: self.name.into(),
@@ -433,45 +457,23 @@ impl<'a> NewTable<'a> {
     /// Rules for new connections of sites to others and to this machine.
     fn egress(&mut self, egress: &Egress) {
         for chain in [CLOSED, EGRESS] {
-            self.batch.add(NfListObject::Chain(Chain {
-                family: NfFamily::INet,
-                table: self.name.into(),
-                name: chain.into(),
-                newname: None,
-                handle: None,
-                _type: None,
-                hook: None,
-                prio: None,
-                dev: None,
-                policy: None,
-            }));
+            self.plain_chain(chain);
         }
         for (ip, prefix) in &egress.closed {
             self.rule(CLOSED, vec![address("daddr", *ip, *prefix), reject()]);
         }
-        let target = || JumpTarget {
-            target: CLOSED.into(),
-        };
-        for (sites, allowed) in &egress.exceptions {
-            for (site, site_prefix) in sites {
-                let from = || address("saddr", *site, *site_prefix);
-                let same_family = |net: &&Net| net.0.is_ipv4() == site.is_ipv4();
-                for (ip, prefix) in allowed.iter().filter(same_family) {
-                    let to = address("daddr", *ip, *prefix);
-                    self.rule(EGRESS, vec![from(), to, Statement::Accept(None)]);
-                }
-                self.rule(EGRESS, vec![from(), Statement::Goto(target())]);
-            }
-        }
+        self.exceptions(&egress.exceptions);
         for (ip, prefix) in &egress.allowed {
             let to = address("daddr", *ip, *prefix);
             self.rule(EGRESS, vec![to, Statement::Accept(None)]);
         }
-        self.rule(EGRESS, vec![Statement::Goto(target())]);
+        self.rule(EGRESS, vec![goto(CLOSED)]);
         self.chain("input", NfChainType::Filter, NfHook::Input, PRIORITY_FILTER);
         for chain in ["forward", "input"] {
             let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
-            self.rule(chain, vec![from_site, open(), Statement::Accept(None)]);
+            // Also what tells of an error of such a connection.
+            let open = in_state(&["established", "related"]);
+            self.rule(chain, vec![from_site, open, Statement::Accept(None)]);
         }
         for ip in &egress.own {
             let prefix = if ip.is_ipv4() { 32 } else { 128 };
@@ -497,6 +499,42 @@ impl<'a> NewTable<'a> {
         }
         let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
         self.rule("input", vec![from_site, reject()]);
+    }
+
+    /// A chain for each of these sites, and a map that leads there by the sender: one look-up, however many
+    /// they are.
+    fn exceptions(&mut self, exceptions: &[(Vec<Net>, Vec<Net>)]) {
+        let mut ways: Vec<(Net, usize)> = Vec::new();
+        for (number, (places, allowed)) in exceptions.iter().enumerate() {
+            self.plain_chain(site_chain(number));
+            for (ip, prefix) in allowed {
+                let to = address("daddr", *ip, *prefix);
+                self.rule(site_chain(number), vec![to, Statement::Accept(None)]);
+            }
+            self.rule(site_chain(number), vec![goto(CLOSED)]);
+            ways.extend(places.iter().map(|place| (*place, number)));
+        }
+        let (single, nested) = split(ways);
+        // The kernel refuses a map with networks that are part of one another. The first site counts.
+        for ((ip, prefix), number) in nested {
+            let from = address("saddr", ip, prefix);
+            self.rule(EGRESS, vec![from, goto(site_chain(number))]);
+        }
+        for ipv4 in [true, false] {
+            let of_family = single.iter().filter(|((ip, _), _)| ip.is_ipv4() == ipv4);
+            let items = of_family.map(|((ip, prefix), number)| {
+                SetItem::MappingStatement(network(*ip, *prefix), goto(site_chain(*number)))
+            });
+            let items: Vec<_> = items.collect();
+            if items.is_empty() {
+                continue;
+            }
+            let map = VerdictMap {
+                key: field(if ipv4 { "ip" } else { "ip6" }, "saddr"),
+                data: Expression::Named(NamedExpression::Set(items)),
+            };
+            self.rule(EGRESS, vec![Statement::VerdictMap(map)]);
+        }
     }
 
     /// Lets packets of sites to this machine in.
@@ -550,9 +588,57 @@ const EGRESS: &str = "egress";
 /// Chain of what they do not reach otherwise.
 const CLOSED: &str = "closed";
 
-/// Whether a packet belongs to a connection that was let through, or tells of an error of one.
-fn open() -> Statement<'static> {
-    let state = |name: &'static str| Expression::String(name.into());
+/// Name of the chain of a site with rules of its own.
+fn site_chain(number: usize) -> String {
+    format!("site{number}")
+}
+
+/// Those networks that have no address in common with another one, and the others in the order of their sites.
+fn split(mut ways: Vec<(Net, usize)>) -> (Vec<(Net, usize)>, Vec<(Net, usize)>) {
+    // A network stands right before all that are part of it.
+    ways.sort_unstable();
+    let mut shared = vec![false; ways.len()];
+    let mut outer = 0;
+    for at in 1..ways.len() {
+        if is_within(ways[at].0, ways[outer].0) {
+            shared[outer] = true;
+            shared[at] = true;
+        } else {
+            outer = at;
+        }
+    }
+    let marked = ways.into_iter().zip(shared);
+    let (nested, single): (Vec<_>, Vec<_>) = marked.partition(|(_, shared)| *shared);
+    let plain = |list: Vec<((Net, usize), bool)>| list.into_iter().map(|(way, _)| way);
+    let mut nested: Vec<_> = plain(nested).collect();
+    nested.sort_by_key(|(_, number)| *number);
+    (plain(single).collect(), nested)
+}
+
+fn goto<'a>(chain: impl Into<Cow<'a, str>>) -> Statement<'a> {
+    Statement::Goto(JumpTarget {
+        target: chain.into(),
+    })
+}
+
+/// Whether the first network is the second one or a part of it.
+fn is_within((ip, prefix): Net, (of, length): Net) -> bool {
+    let start = |bits: u128, width: u8| bits.checked_shr(u32::from(width - length)).unwrap_or(0);
+    prefix >= length
+        && match (ip, of) {
+            (IpAddr::V4(ip), IpAddr::V4(of)) => {
+                start(ip.to_bits().into(), 32) == start(of.to_bits().into(), 32)
+            }
+            (IpAddr::V6(ip), IpAddr::V6(of)) => {
+                start(ip.to_bits(), 128) == start(of.to_bits(), 128)
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+}
+
+/// Whether the connection that a packet belongs to is in one of these states (nft(8), `ct state`).
+fn in_state(states: &[&'static str]) -> Statement<'static> {
+    let states = states.iter().map(|name| Expression::String((*name).into()));
     Statement::Match(Match {
         left: Expression::Named(NamedExpression::CT(CT {
             key: "state".into(),
@@ -600,12 +686,16 @@ fn address<'a>(name: &'a str, ip: IpAddr, prefix: u8) -> Statement<'a> {
     let protocol = if ip.is_ipv4() { "ip" } else { "ip6" };
     Statement::Match(Match {
         left: field(protocol, name),
-        right: Expression::Named(NamedExpression::Prefix(Prefix {
-            addr: Box::new(Expression::String(ip.to_string().into())),
-            len: prefix.into(),
-        })),
+        right: network(ip, prefix),
         op: Operator::EQ,
     })
+}
+
+fn network<'a>(ip: IpAddr, prefix: u8) -> Expression<'a> {
+    Expression::Named(NamedExpression::Prefix(Prefix {
+        addr: Box::new(Expression::String(ip.to_string().into())),
+        len: prefix.into(),
+    }))
 }
 
 /// Longest name taken, in bytes.
@@ -642,6 +732,69 @@ mod tests {
     fn missing_program_says_what_to_install() {
         let error = run_one_of(&["/nonexistent/nft"], "", &[]).expect_err("no such program");
         assert!(error.to_string().contains("install nftables"), "{error}");
+    }
+
+    #[test]
+    fn networks_that_share_addresses_are_told_from_those_that_do_not() {
+        let net = |text: &str, prefix| (text.parse::<IpAddr>().expect("an address"), prefix);
+        let ways = vec![
+            (net("10.86.0.9", 32), 0),
+            (net("10.90.1.0", 24), 2),
+            (net("10.90.0.0", 16), 1),
+            (net("10.91.0.0", 16), 3),
+            (net("fd00::", 8), 5),
+            (net("fd00::7", 128), 4),
+            (net("0.0.0.0", 32), 6),
+        ];
+        let (single, nested) = split(ways);
+        let numbers = |list: &[(Net, usize)]| list.iter().map(|(_, n)| *n).collect::<Vec<_>>();
+        assert_eq!(numbers(&single), [6, 0, 3]);
+        assert_eq!(numbers(&nested), [1, 2, 4, 5]);
+        assert!(is_within(net("10.0.0.1", 32), net("0.0.0.0", 0)));
+    }
+
+    #[test]
+    fn rules_of_a_thousand_sites_are_one_look_up_and_the_kernel_takes_them() {
+        let Ok(namespace) = crate::netns::Namespace::anonymous() else {
+            eprintln!("skipped: needs root");
+            return;
+        };
+        let sites = (0..1_000_u32).map(|number| {
+            let v4 = IpAddr::from(Ipv4Addr::from_bits(0x0a56_0002 + number));
+            let v6 = IpAddr::from(Ipv6Addr::from_bits((0xfd << 120) + 2 + u128::from(number)));
+            let allowed = vec![(IpAddr::from([10, 1, 0, 0]), 16), (v6, 128)];
+            (vec![(v4, 32), (v6, 128)], allowed)
+        });
+        let mut exceptions: Vec<_> = sites.collect();
+        // Networks of a relay, one in the other.
+        let relay = [([10, 90, 0, 0], 16), ([10, 90, 1, 0], 24)];
+        let places = relay.map(|(ip, prefix)| (IpAddr::from(ip), prefix));
+        exceptions.push((places.to_vec(), Vec::new()));
+        let nat = HubNat {
+            table: "ropewalk_test_map".to_owned(),
+            tun: "rope0".to_owned(),
+            pool_v4: Some(([10, 86, 0, 0].into(), 16)),
+            pool_v6: None,
+            translation: Translation::Masquerade,
+            egress: Some(Egress {
+                exceptions,
+                closed: vec![([10, 0, 0, 0].into(), 8)],
+                ..Egress::default()
+            }),
+            onward: None,
+        };
+        let begin = std::time::Instant::now();
+        let applied = namespace.enter(|| {
+            apply_hub_here(&nat)?;
+            chain_rules_here(&nat.table, EGRESS).map_err(|e| NftError::Refused(e.to_string()))
+        });
+        eprintln!("applied within {:?}", begin.elapsed());
+        match applied.expect("a namespace") {
+            // Two rules for the networks of the relay, a map for each family, and the end.
+            Ok(rules) => assert_eq!(rules, Some(5)),
+            Err(NftError::Missing) => eprintln!("skipped: no nft"),
+            Err(error) => panic!("{error}"),
+        }
     }
 
     #[test]

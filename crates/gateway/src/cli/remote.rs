@@ -132,9 +132,9 @@ mod tests {
     use super::*;
 
     fn config(network: &str) -> SiteConfig {
-        let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+        let key = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
         let text = format!(
-            "name = \"boat\"\n[hub]\npublic_key = \"{key}\"\nendpoints = [\"203.0.113.1:4443\"]\n\
+            "name = \"boat\"\n[hub]\nkey = \"{key}\"\nendpoints = [\"203.0.113.1:4443\"]\n\
              [network]\n{network}\n"
         );
         site::parse(Path::new("/site.toml"), &text).unwrap()
