@@ -16,7 +16,7 @@ use ropewalk_transport::CongestionControl;
 use super::class::Via;
 use super::reader::Section;
 use super::values::{not_an_address, parse_interface, parse_name, parse_path, parse_word};
-use super::{RUN_DIR, STATE_DIR};
+use super::{KEYS_DIR, RUN_DIR, STATE_DIR};
 use ropewalk_session::{MTU_MAX, MTU_MIN};
 
 /// Largest log file that may be configured, MiB.
@@ -162,9 +162,26 @@ pub struct RoleDefaults {
     pub interface: &'static str,
 }
 
-/// Reads what both roles have in common. `config` is the file's path: the key lies beside it.
+/// Where the key `name` of the gateway with this configuration is: in a directory of its own beside the
+/// configuration, which the gateway may write. The configuration itself it may not. A key that an earlier version
+/// left beside the configuration is used where it is.
+#[must_use]
+pub fn key_file(config: &Path, name: impl AsRef<Path>) -> PathBuf {
+    let name = name.as_ref();
+    let (own, earlier) = (
+        config.with_file_name(KEYS_DIR).join(name),
+        config.with_file_name(name),
+    );
+    if !own.exists() && earlier.exists() {
+        earlier
+    } else {
+        own
+    }
+}
+
+/// Reads what both roles have in common. `config` is the file's path, which says where the key is.
 pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Common {
-    let key_file = root.text("key_file", "\"/etc/ropewalk/site.key\"", parse_path);
+    let key_file = root.text("key_file", "\"/etc/ropewalk/keys/site.key\"", parse_path);
     let common = read_without_tunnel(root, config, defaults.role);
     let common = Common {
         key_file: key_file.unwrap_or(common.key_file),
@@ -191,7 +208,7 @@ pub fn read_without_tunnel(root: &mut Section<'_>, config: &Path, role: &'static
     let default = Common::new(role);
     let common = Common {
         name: name.unwrap_or(default.name),
-        key_file: config.with_file_name(default.key_file),
+        key_file: key_file(config, &default.key_file),
         state_dir: state_dir.unwrap_or(default.state_dir),
         ..Common::new(role)
     };

@@ -42,6 +42,8 @@ pub const SITE_CONFIG: &str = "/etc/ropewalk/site.toml";
 pub const RELAY_CONFIG: &str = "/etc/ropewalk/relay.toml";
 /// Where the configuration of `ropewalk balance` is unless `--config` says otherwise.
 pub const BALANCE_CONFIG: &str = "/etc/ropewalk/balance.toml";
+/// Directory of private keys, beside the configuration.
+pub const KEYS_DIR: &str = "keys";
 /// Where state is kept unless the configuration says otherwise.
 pub const STATE_DIR: &str = "/var/lib/ropewalk";
 /// Where sockets are unless the configuration says otherwise.

@@ -41,7 +41,11 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
         };
         let common = common::read(root, path, defaults);
         let next = root.section("hub", |section| {
-            let key_file = section.text("key_file", "\"/etc/ropewalk/relay-hub.key\"", parse_path);
+            let key_file = section.text(
+                "key_file",
+                "\"/etc/ropewalk/keys/relay-hub.key\"",
+                parse_path,
+            );
             (site::read_hub(section), key_file)
         });
         let onward = root.section("onward", |section| read_onward(section, &common));
@@ -62,7 +66,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
         let (hub_key, endpoints, tcp_port, tcp_fallback) = next.0?;
         let key_file = next
             .1
-            .unwrap_or_else(|| path.with_file_name("relay-hub.key"));
+            .unwrap_or_else(|| common::key_file(path, "relay-hub.key"));
         let masquerade = masquerade.unwrap_or(false);
         // What is translated must not overlap with the hub's network, what is routed is part of it.
         let partner = |interface: &String| (!masquerade).then(|| interface.clone());

@@ -67,7 +67,7 @@ pub fn hub(values: &HubTemplate) -> String {
 
 # Name of this hub in logs and metrics.
 name = \"hub\"
-# key_file = \"/etc/ropewalk/hub.key\"
+# key_file = \"/etc/ropewalk/keys/hub.key\"
 {STATE_DIR}
 # sites_file = \"/var/lib/ropewalk/sites.toml\"
 # Threads that move packets: a number, or \"auto\": one per processor, on machines with at least four.
@@ -117,7 +117,7 @@ pub fn site(values: &SiteTemplate) -> String {
 
 # Name of this site in logs and metrics; the hub knows it by its key.
 name = \"{name}\"
-# key_file = \"/etc/ropewalk/site.key\"
+# key_file = \"/etc/ropewalk/keys/site.key\"
 {STATE_DIR}
 
 [hub]
@@ -192,7 +192,7 @@ pub fn relay(values: &RelayTemplate) -> String {
 # Name of this relay in logs and metrics; the hub knows it by its key.
 name = \"{name}\"
 # Its key towards the sites:
-# key_file = \"/etc/ropewalk/relay.key\"
+# key_file = \"/etc/ropewalk/keys/relay.key\"
 {STATE_DIR}
 # sites_file = \"/var/lib/ropewalk/relay-sites.toml\"
 # workers = \"auto\"
@@ -201,7 +201,7 @@ name = \"{name}\"
 [hub]
 # The next hub, or the next relay, and this relay's key there.
 key = \"{key}\"
-# key_file = \"/etc/ropewalk/relay-hub.key\"
+# key_file = \"/etc/ropewalk/keys/relay-hub.key\"
 # Where it is reached, preferred first.
 endpoints = {endpoints}
 # Its TCP port for networks that block UDP, and whether to use it then.

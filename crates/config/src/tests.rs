@@ -367,10 +367,13 @@ fn a_relay_has_two_sides_with_keys_and_interfaces_of_their_own() {
     assert_eq!(hub.common.interface, "ropehub0");
     assert_eq!(site.common.interface, "ropewalk0");
     assert!(hub.common.owns("ropewalk0") && site.common.owns("ropehub0"));
-    assert_eq!(hub.common.key_file, Path::new("/etc/ropewalk/relay.key"));
+    assert_eq!(
+        hub.common.key_file,
+        Path::new("/etc/ropewalk/keys/relay.key")
+    );
     assert_eq!(
         site.common.key_file,
-        Path::new("/etc/ropewalk/relay-hub.key")
+        Path::new("/etc/ropewalk/keys/relay-hub.key")
     );
     let sites = Path::new("/var/lib/ropewalk/relay-sites.toml");
     assert_eq!(hub.sites_file, sites);

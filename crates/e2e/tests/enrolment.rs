@@ -114,7 +114,7 @@ fn a_token_from_standard_input_or_a_file_makes_one_machine_a_site() {
     assert!(scene.listed("boat").contains("open until"));
     let first = scene.join("boat", &token);
     joined(&first);
-    let key = scene.config("boat").with_file_name("site.key");
+    let key = scene.config("boat").with_file_name("keys/site.key");
     assert_eq!(mode(&key), 0o600);
     assert_eq!(mode(&scene.sites()), 0o600);
     let line = scene.listed("boat");
@@ -207,7 +207,7 @@ fn who_comes_late_or_after_a_revocation_is_told_so() {
     let replaced = scene.hub.run(&["invite", "boat", "--replace"]).unwrap();
     joined(&scene.join("boat", &replaced.success().unwrap()));
     // The new key waits, and nothing else: a hub that refuses may have recorded the key before.
-    let left = std::fs::read_dir(scene.config("van").parent().unwrap()).unwrap();
+    let left = std::fs::read_dir(scene.config("van").with_file_name("keys")).unwrap();
     let left: Vec<_> = left.map(|file| file.unwrap().file_name()).collect();
     assert_eq!(left.len(), 1, "{left:?}");
     let name = left[0].to_string_lossy();
@@ -378,6 +378,11 @@ fn garbage_is_refused_by_name() {
         words.contains("older version") && words.contains("ropewalk invite NAME"),
         "{words}"
     );
-    assert!(!scene.config("boat").with_file_name("site.key").exists());
+    assert!(
+        !scene
+            .config("boat")
+            .with_file_name("keys/site.key")
+            .exists()
+    );
     joined(&scene.join("boat", &token));
 }

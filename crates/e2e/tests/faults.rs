@@ -124,7 +124,7 @@ fn a_bad_key_file_is_refused_without_printing_it() {
     }
     let ground = ground("key");
     let (_hub, site) = joined(&ground);
-    let key = site.directory().join("site.key");
+    let key = site.directory().join("keys/site.key");
     std::fs::write(&key, "c2VjcmV0IGJ1dCB0b28gc2hvcnQ=\n").unwrap();
     let finished = fails(site.program(&["up"]).unwrap());
     assert!(finished.stderr.contains("site.key"), "{}", finished.stderr);

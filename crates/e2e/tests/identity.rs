@@ -96,7 +96,7 @@ fn a_site_refuses_a_hub_with_another_key() {
     let site_namespace = ground.topology.site();
     let mut site = Gateway::site(site_namespace, directory, "site", &token, &spec).unwrap();
     hub.stop();
-    let key = hub.directory().join("hub.key");
+    let key = hub.directory().join("keys/hub.key");
     std::fs::remove_file(&key).unwrap();
     hub.start().unwrap();
     assert!(key.exists(), "the hub made no new key");

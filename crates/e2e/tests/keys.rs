@@ -68,10 +68,10 @@ fn rotate_site(lab: &Lab) {
     assert_ne!(new, old);
     let shown = run(&lab.site, &["key"]);
     assert_eq!(shown.trim(), new, "the file has another key");
-    let file = lab.site.directory().join("site.key");
+    let file = lab.site.directory().join("keys/site.key");
     let mode = std::fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    assert!(!lab.site.directory().join("site.key.next").exists());
+    assert!(!lab.site.directory().join("keys/site.key.next").exists());
     let sites = lab.hub.directory().join("state/sites.toml");
     let listed = || std::fs::read_to_string(&sites).unwrap();
     assert!(listed().contains(&new) && !listed().contains(&format!("key = \"{old}\"\nnext")));
@@ -87,7 +87,7 @@ fn a_site_that_lost_power_in_the_middle_comes_back_with_either_key() {
         return;
     }
     let mut lab = Lab::new("keycut", vec![LinkSpec::unshaped(true)]).unwrap();
-    let file = lab.site.directory().join("site.key");
+    let file = lab.site.directory().join("keys/site.key");
     let kept = std::fs::read(&file).unwrap();
     run(&lab.site, &["key", "rotate"]);
     let new = key(&lab.site);

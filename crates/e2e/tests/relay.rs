@@ -431,7 +431,7 @@ fn a_relay_leaves_nothing_behind() {
     repaired.success().unwrap();
     assert_eq!(network(&namespace), clean);
     for key in ["relay.key", "relay-hub.key"] {
-        let path = chain.relay.directory().join(key);
+        let path = chain.relay.directory().join("keys").join(key);
         let mode = std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{key}");
     }

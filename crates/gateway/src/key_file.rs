@@ -16,6 +16,7 @@ use ropewalk_host::files;
 /// # Errors
 /// Missing, readable by others, or no key; the message says what to do and never shows the key.
 pub fn load(path: &Path) -> anyhow::Result<Identity> {
+    let path = &own_place(path);
     let text = files::read_secret(path).map_err(|error| {
         match error.downcast_ref::<io::Error>().map(io::Error::kind) {
             Some(io::ErrorKind::NotFound) => anyhow::anyhow!(
@@ -39,14 +40,16 @@ pub fn load(path: &Path) -> anyhow::Result<Identity> {
 /// # Errors
 /// The file exists, or cannot be written.
 pub fn create(path: &Path, identity: &Identity) -> anyhow::Result<()> {
-    files::create_parent(path)?;
+    if let Some(directory) = path.parent().filter(|name| !name.as_os_str().is_empty()) {
+        files::create_private(directory)?;
+    }
     match files::write_atomically(path, &contents(identity), files::SECRET, false) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => bail!(
             "{} exists already and is not overwritten; move it away first, or use \
              `ropewalk key rotate`",
             path.display()
         ),
-        other => other.with_context(|| format!("cannot write the key {}", path.display())),
+        other => other.with_context(|| cannot_write(path)),
     }
 }
 
@@ -55,12 +58,11 @@ pub fn create(path: &Path, identity: &Identity) -> anyhow::Result<()> {
 /// # Errors
 /// There is no key, or a file cannot be written.
 pub fn replace(path: &Path, identity: &Identity) -> anyhow::Result<PathBuf> {
-    let mut former = path.to_owned().into_os_string();
-    former.push(".former");
-    let former = PathBuf::from(former);
+    let path = &own_place(path);
+    let former = beside(path, ".former");
     let write = |path: &Path, contents: &[u8]| {
         files::write_atomically(path, contents, files::SECRET, true)
-            .with_context(|| format!("cannot write the key {}", path.display()))
+            .with_context(|| cannot_write(path))
     };
     write(&former, &contents(&load(path)?))?;
     write(path, &contents(identity))?;
@@ -70,9 +72,30 @@ pub fn replace(path: &Path, identity: &Identity) -> anyhow::Result<PathBuf> {
 /// Where the key is kept that the gateway will have.
 #[must_use]
 pub fn next_path(path: &Path) -> PathBuf {
-    let mut next = path.to_owned().into_os_string();
-    next.push(".next");
-    PathBuf::from(next)
+    beside(&own_place(path), ".next")
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.to_owned().into_os_string();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Where the key is written: where a link leads to, for the directory of the link may be root's.
+fn own_place(path: &Path) -> PathBuf {
+    if path.is_symlink() {
+        std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+    } else {
+        path.to_owned()
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!(
+        "cannot write the key {}; the user of the gateway must own its directory, and in a service the \
+         directory must be in ReadWritePaths= of the unit",
+        path.display()
+    )
 }
 
 /// Reads the key that the gateway will have; `None` if there is none, or it has that key already.
@@ -118,6 +141,7 @@ const KEYS_TRIED_MAX: usize = 10_000;
 /// # Errors
 /// The next key is another one, or the file cannot be renamed.
 pub fn confirm_next(path: &Path, key: &PublicKey) -> anyhow::Result<()> {
+    let path = &own_place(path);
     if load(path)?.public_key() == *key {
         return remove_next(path);
     }
@@ -125,7 +149,7 @@ pub fn confirm_next(path: &Path, key: &PublicKey) -> anyhow::Result<()> {
     if load(&next)?.public_key() != *key {
         bail!("{} holds another key than {key}", next.display());
     }
-    files::rename(&next, path).with_context(|| format!("cannot write the key {}", path.display()))
+    files::rename(&next, path).with_context(|| cannot_write(path))
 }
 
 /// Gives the next key up.
@@ -220,6 +244,35 @@ mod tests {
         replace(&path, &third).unwrap();
         assert_eq!(load_next(&path).unwrap(), None);
         assert!(!next_path(&path).exists());
+    }
+
+    #[test]
+    fn a_key_behind_a_link_changes_where_it_is_and_the_link_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = ["keys/site.key", "site.key"]
+            .map(|name| directory.path().join(name))
+            .into();
+        let (first, _) = load_or_create(&path).unwrap();
+        std::os::unix::fs::symlink("keys/site.key", &link).unwrap();
+        assert_eq!(load(&link).unwrap(), first);
+        let next = next_or_create(&link, |_| true).unwrap();
+        assert_eq!(load_next(&path).unwrap(), Some(next.clone()));
+        confirm_next(&link, &next.public_key()).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(load(&path).unwrap(), next);
+        replace(&link, &first).unwrap();
+        assert!(link.is_symlink() && directory.path().join("keys/site.key.former").exists());
+        assert_eq!(load(&path).unwrap(), first);
+    }
+
+    #[test]
+    fn only_the_owner_can_look_into_the_directory_of_keys() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let keys = directory.path().join("etc/keys");
+        load_or_create(&keys.join("site.key")).unwrap();
+        let mode = std::fs::metadata(keys).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]

@@ -19,10 +19,16 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 pub const SECRET: u32 = 0o600;
 /// Mode of files everyone may read.
 pub const PUBLIC: u32 = 0o644;
+/// Mode of configurations: the gateway reads them through its group, and only root writes them.
+pub const CONFIGURATION: u32 = 0o640;
+/// The user of the gateways, where the package has made one.
+pub const USER: &str = "ropewalk";
 /// `O_NOFOLLOW`, as the standard library takes it.
 const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 /// Mode of directories for state.
 const DIRECTORY: u32 = 0o755;
+/// Mode of directories for secrets.
+const PRIVATE: u32 = 0o700;
 
 /// Writes `contents` to `path` with `mode`: a temporary file beside it is flushed to the disk,
 /// then takes the name. With `replace` false an existing file is an error of kind
@@ -151,6 +157,32 @@ pub fn create_directory(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Creates a directory for secrets, and those above it. What root makes in a directory of the gateways' group belongs
+/// to [`USER`], who writes there. Nobody else can look in. A directory that exists stays as it is.
+///
+/// # Errors
+/// What the file system says, with the directory's name.
+pub fn create_private(path: &Path) -> anyhow::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    create_directory(path)?;
+    let keep = || -> io::Result<()> {
+        fs::set_permissions(path, fs::Permissions::from_mode(PRIVATE))?;
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let group = fs::metadata(path)?.gid();
+        match uzers::get_user_by_name(USER) {
+            Some(user) if user.primary_group_id() == group => {
+                lchown(path, Some(user.uid()), Some(group))
+            }
+            _ => Ok(()),
+        }
+    };
+    keep().with_context(|| format!("cannot close the directory {} to others", path.display()))
+}
+
 /// Gives a directory that root made to the owner of the one that it is in.
 fn adopt(made: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
@@ -210,7 +242,20 @@ pub fn read_secret(path: &Path) -> anyhow::Result<String> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mut options = OpenOptions::new();
     let opened = options.read(true).custom_flags(flags.bits().cast_signed());
-    let file = opened.open(path).with_context(cannot_read)?;
+    let own = rustix::process::geteuid().as_raw();
+    let file = opened.open(path).map_err(|error| {
+        let denied = error.kind() == io::ErrorKind::PermissionDenied;
+        let error = anyhow::Error::new(error).context(cannot_read());
+        if denied {
+            let (user, path) = (name_of(own), path.display());
+            error.context(format!(
+                "user {user} runs this, and may not read {path}; run `chown {user}: {path}`, and let {user} \
+                 enter its directory"
+            ))
+        } else {
+            error
+        }
+    })?;
     let metadata = file.metadata().with_context(cannot_read)?;
     if !metadata.is_file() {
         bail!(
@@ -218,14 +263,23 @@ pub fn read_secret(path: &Path) -> anyhow::Result<String> {
             path.display()
         );
     }
-    let (owner, own) = (metadata.uid(), rustix::process::geteuid().as_raw());
-    // Root reads what belongs to the gateway's user, who owns the directory, too.
+    let owner = metadata.uid();
+    // Root reads what belongs to the gateway's user, too, who may have another name and own the directory.
     let of_directory = || fs::metadata(parent(path)).is_ok_and(|above| above.uid() == owner);
-    if owner != own && owner != 0 && !(own == 0 && of_directory()) {
+    let gateways = || uzers::get_user_by_name(USER);
+    let of_gateways = || gateways().is_some_and(|user| user.uid() == owner);
+    if owner != own && owner != 0 && !(own == 0 && (of_gateways() || of_directory())) {
+        // Whom the gateway runs as, as far as this program knows.
+        let user = if own == 0 && gateways().is_some() {
+            USER.to_owned()
+        } else {
+            name_of(own)
+        };
         bail!(
             "{path} holds a private key but belongs to user {owner}, who can read and exchange it; run \
-             `chown {own} {path}`, and replace the key if that user should not have had it",
-            path = path.display()
+             `chown {user}: {path}`, and replace the key if {owner} should not have had it",
+            path = path.display(),
+            owner = name_of(owner),
         );
     }
     let mode = metadata.permissions().mode() & 0o7777;
@@ -245,6 +299,12 @@ pub fn read_secret(path: &Path) -> anyhow::Result<String> {
         bail!("{} is too large to be a key file", path.display());
     }
     Ok(text)
+}
+
+/// The name of a user, or its number when it has none.
+fn name_of(user: u32) -> String {
+    let name = uzers::get_user_by_uid(user).map(|user| user.name().to_string_lossy().into_owned());
+    name.unwrap_or_else(|| user.to_string())
 }
 
 /// Largest secret file that is read, bytes.
@@ -509,8 +569,11 @@ mod tests {
             std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
             for path in [&path, &link] {
                 let error = read_secret(path).unwrap_err().to_string();
-                assert!(error.contains("belongs to user 65534"), "{error}");
-                assert!(error.contains("`chown 0 "), "{error}");
+                let other = format!("belongs to user {},", name_of(65_534));
+                assert!(error.contains(&other), "{error}");
+                let gateways = uzers::get_user_by_name(USER).is_some();
+                let user = if gateways { USER } else { "root" };
+                assert!(error.contains(&format!("`chown {user}: ")), "{error}");
             }
             std::os::unix::fs::chown(&path, Some(0), None).unwrap();
         }

@@ -79,8 +79,13 @@ fn init(path: &Path, option: &str) -> anyhow::Result<()> {
         bail!("{} exists; edit it, or remove it first", path.display());
     }
     files::create_parent(path)?;
-    files::write_atomically(path, template::balance().as_bytes(), files::PUBLIC, true)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    files::write_atomically(
+        path,
+        template::balance().as_bytes(),
+        files::CONFIGURATION,
+        true,
+    )
+    .with_context(|| format!("cannot write {}", path.display()))?;
     output::note(&format!(
         "wrote {}; see what it would do with `ropewalk balance --plan{option}`",
         path.display()

@@ -79,7 +79,7 @@ impl Hub {
         if !path.exists() {
             let text = template::hub(&new_hub(&self.public)?);
             files::create_parent(path)?;
-            files::write_atomically(path, text.as_bytes(), files::PUBLIC, false)
+            files::write_atomically(path, text.as_bytes(), files::CONFIGURATION, false)
                 .with_context(|| format!("cannot write {}", path.display()))?;
             output::note(&format!("wrote {}", path.display()));
         } else if !self.public.is_empty() {

@@ -23,6 +23,7 @@ use crate::key_file;
 use crate::token::{Secret, Token, TokenError};
 use ropewalk_config as config;
 use ropewalk_config::WrongUsage;
+use ropewalk_config::common;
 use ropewalk_config::template::{self, SiteTemplate};
 use ropewalk_host::files;
 
@@ -36,7 +37,7 @@ const EXAMPLES: &str = "Examples:
                                        key and configuration somewhere else
 
 Makes the site's key (readable by its owner only), gives the public half to the hub, and writes the
-configuration (readable by all). The hub must run. Existing files are kept unless you say --force.
+configuration (readable by its owner and group). The hub must run. Existing files are kept unless you say --force.
 A join that was interrupted is repeated with the same token on the same machine.";
 
 /// Join a hub with a token: make a key, tell the hub, write the configuration
@@ -188,7 +189,7 @@ impl<'a> Entry<'a> {
         role: &str,
         force: bool,
     ) -> anyhow::Result<Self> {
-        let key = config.with_file_name(key);
+        let key = common::key_file(config, key);
         let invited = match &token.secret {
             Some(secret) => {
                 let invitation = secret.identity(&token.hub_key)?.public_key();
@@ -240,7 +241,7 @@ impl<'a> Entry<'a> {
         }
         files::create_parent(self.config)?;
         if !self.config.exists() {
-            files::write_atomically(self.config, config.as_bytes(), files::PUBLIC, false)
+            files::write_atomically(self.config, config.as_bytes(), files::CONFIGURATION, false)
                 .with_context(|| format!("cannot write {}", self.config.display()))?;
         }
         if let Some((_, pending)) = &self.invited {
@@ -368,9 +369,10 @@ mod tests {
     #[test]
     fn an_interrupted_join_goes_on_over_its_own_configuration_and_no_key() {
         let directory = tempfile::tempdir().unwrap();
-        let (config, key) = ["site.toml", "site.key"]
+        let (config, key) = ["site.toml", "keys/site.key"]
             .map(|name| directory.path().join(name))
             .into();
+        files::create_parent(&key).unwrap();
         let (token, pending) = token(&key);
         let begins = |force| Entry::begin(&token, &config, "site.key", "site", force).is_ok();
         assert!(begins(false), "a new machine");

@@ -336,7 +336,7 @@ impl Key {
             found.unwrap_or(Path::new(config::SITE_CONFIG)).to_owned()
         });
         if !config.exists() && (makes_first || global.config.is_none()) {
-            return Ok(config.with_file_name("site.key"));
+            return Ok(config::common::key_file(&config, "site.key"));
         }
         match Config::load(&config)? {
             Config::Balance(_) => bail!(WrongUsage(format!(
@@ -416,7 +416,11 @@ mod tests {
         let error = path(&config, false).unwrap_err();
         assert_eq!(exit::code(&error), exit::USAGE, "{error:#}");
         let first = path(&config, true).unwrap();
-        assert_eq!(first, directory.path().join("site.key"));
+        assert_eq!(first, directory.path().join("keys/site.key"));
+        // The key of an earlier version.
+        let earlier = directory.path().join("site.key");
+        std::fs::write(&earlier, "key").unwrap();
+        assert_eq!(path(&config, true).unwrap(), earlier);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::token::Token;
 use crate::{key_file, logging, service};
 use ropewalk_config as config;
 use ropewalk_config::WrongUsage;
+use ropewalk_config::common;
 use ropewalk_config::template::{self, RelayTemplate, SiteTemplate};
 use ropewalk_config::values::HostPort;
 
@@ -96,7 +97,7 @@ fn prepare(path: &Path, token: &Token, public: Vec<HostPort>, force: bool) -> an
         let max = config::hub::ENDPOINTS_MAX;
         return Err(WrongUsage(format!("a token holds {max} endpoints at most")).into());
     }
-    let sites_key = path.with_file_name("relay.key");
+    let sites_key = common::key_file(path, "relay.key");
     // Before anything is changed: what fails must leave a working relay as it is.
     let entry = Entry::begin(token, path, "relay-hub.key", "relay", force)?;
     if sites_key.exists() {

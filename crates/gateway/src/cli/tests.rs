@@ -183,9 +183,10 @@ fn without_a_usable_key_force_moves_nothing() {
         assert!(error.contains("this machine has no key"), "{error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "former");
     }
-    let sites_key = directory.path().join("relay.key");
+    let sites_key = directory.path().join("keys/relay.key");
+    files::create_parent(&sites_key).unwrap();
     files::write_atomically(&sites_key, b"broken", files::SECRET, false).unwrap();
-    let hub_key = directory.path().join("relay-hub.key");
+    let hub_key = directory.path().join("keys/relay-hub.key");
     key_file::create(&hub_key, &Identity::generate().unwrap()).unwrap();
     let path = directory.path().join("relay.toml");
     let words = ["relay", "--join", &relay];

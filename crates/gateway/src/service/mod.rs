@@ -71,6 +71,7 @@ const CAP_NET_ADMIN: u32 = 12;
 /// It could not start, or the engine failed.
 pub fn run_hub(path: &Path, config: HubConfig) -> anyhow::Result<()> {
     require_net_admin("hub")?;
+    rights::look_at_configuration(path);
     rights::hub(&config)?;
     let prepared = Prepared::new("hub", &config.common)?;
     let runtime = runtime()?;
@@ -86,6 +87,7 @@ pub fn run_hub(path: &Path, config: HubConfig) -> anyhow::Result<()> {
 /// It could not start, or the engine failed.
 pub fn run_site(path: &Path, config: SiteConfig) -> anyhow::Result<()> {
     require_net_admin("site")?;
+    rights::look_at_configuration(path);
     rights::site(path, &config)?;
     let prepared = Prepared::new("site", &config.common)?;
     let runtime = runtime()?;
@@ -101,6 +103,7 @@ pub fn run_site(path: &Path, config: SiteConfig) -> anyhow::Result<()> {
 /// It could not start, or an engine failed.
 pub fn run_relay(path: &Path, config: RelayConfig) -> anyhow::Result<()> {
     require_net_admin("relay")?;
+    rights::look_at_configuration(path);
     rights::relay(&config)?;
     let prepared = Prepared::new("relay", &config.hub.common)?;
     let runtime = runtime()?;
@@ -116,6 +119,7 @@ pub fn run_relay(path: &Path, config: RelayConfig) -> anyhow::Result<()> {
 /// It could not start, or this machine cannot be set up.
 pub fn run_balance(path: &Path, config: BalanceConfig) -> anyhow::Result<()> {
     require_net_admin(config::balance::ROLE)?;
+    rights::look_at_configuration(path);
     rights::balance(path, &config)?;
     let _spreading = take_spreading()?;
     let held = Held::new(config::balance::ROLE, &config.common)?;

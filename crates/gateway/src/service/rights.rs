@@ -5,13 +5,14 @@
 //!
 //! Why: `docs/decisions/privileges.md`.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use ropewalk_balance as balance;
 use ropewalk_config::common::Common;
 use ropewalk_config::{self as config, BalanceConfig, HubConfig, RelayConfig, SiteConfig};
-use ropewalk_host::{kill_switch, resolver};
+use ropewalk_host::{files, kill_switch, resolver};
 use ropewalk_io::confine::{self, Keeps};
 use ropewalk_io::helper::{self, Scope, Service};
 use tokio::net::unix::pipe::Receiver;
@@ -112,6 +113,29 @@ pub(super) async fn lost() -> anyhow::Error {
     }
 }
 
+/// Whether a process of this user could change what the file at `path` says: it owns the file or its directory.
+fn may_change(path: &Path, user: u32) -> bool {
+    let owns = |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.uid() == user);
+    owns(path) || path.parent().is_some_and(owns)
+}
+
+/// Says so where whoever takes this gateway over could change its configuration, which the helper and commands of
+/// root read. Root by number may do so anyway.
+pub(super) fn look_at_configuration(path: &Path) {
+    let user = rustix::process::geteuid();
+    if !user.is_root() && may_change(path, user.as_raw()) {
+        let (file, directory) = (path.display(), path.with_file_name(""));
+        let directory = directory.display();
+        tracing::warn!(
+            "this gateway may write its own configuration, and so could whoever takes it over: run `chown \
+             root:{user} {directory} {file}` and `chmod 640 {file}`; only {directory}{keys} has to be the \
+             gateway's",
+            user = files::USER,
+            keys = config::KEYS_DIR,
+        );
+    }
+}
+
 /// Splits the process, and gives rights up.
 ///
 /// # Errors
@@ -132,4 +156,29 @@ fn begin(interfaces: Vec<String>, services: Vec<Service>, keeps: Keeps) -> anyho
         Err(error) => tracing::warn!(%error, "this kernel does not restrict system calls"),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_owns_a_file_or_its_directory_may_change_it() {
+        const STRANGER: u32 = 54_321;
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("site.toml");
+        std::fs::write(&file, "").unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        assert!(may_change(&file, own));
+        assert!(!may_change(&file, STRANGER));
+        if own == 0 {
+            let give =
+                |path: &Path, user| std::os::unix::fs::chown(path, Some(user), None).unwrap();
+            give(&file, STRANGER);
+            assert!(may_change(&file, STRANGER));
+            give(&file, 0);
+            give(directory.path(), STRANGER);
+            assert!(may_change(&file, STRANGER), "by exchanging it");
+        }
+    }
 }
