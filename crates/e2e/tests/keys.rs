@@ -216,3 +216,58 @@ fn a_site_takes_no_address_that_its_user_does_not_allow() {
         "{log}"
     );
 }
+
+/// The hub tells its sites apart by the key with which it started. Sites that know later ones only find their worker
+/// all the same, and change their own keys.
+#[test]
+fn after_a_hub_with_workers_has_changed_its_key_twice_sites_connect_and_change_theirs() {
+    if !ready() {
+        return;
+    }
+    let mut lab = lab("twice", 3);
+    for _ in 0..2 {
+        run(&lab.hub, &["key", "rotate"]);
+        let knows = |status: &Status| {
+            let mut sites = status.tunnels.iter();
+            sites.any(|site| site.peer == "site" && site.knows_next_key == Some(true))
+        };
+        lab.hub
+            .wait_for("the site to know", PATIENCE, knows)
+            .unwrap();
+        run(&lab.hub, &["key", "rotate", "--switch"]);
+        // The site sees the next key only when it connects.
+        assert!(lab.site.stop());
+        lab.site.start().unwrap();
+        by_quic(&lab.site, 2);
+    }
+    for _ in 0..3 {
+        let old = key(&lab.site);
+        run(&lab.site, &["key", "rotate"]);
+        assert_ne!(key(&lab.site), old);
+    }
+    by_quic(&lab.site, 2);
+    // Machines that know the last key only, each with a way in three to fall to the right worker at once.
+    for name in ["one", "two", "three"] {
+        let token = lab.hub.invite(name).unwrap();
+        let (place, directory) = (lab.topology.site(), lab.topology.directory());
+        assert!(lab.site.stop());
+        let spec = GatewaySpec::default();
+        let mut site = Gateway::site(place, directory, name, &token, &spec).unwrap();
+        site.start().unwrap();
+        by_quic(&site, 2);
+        lab.site = site;
+    }
+}
+
+/// Waits until a site has so many paths over QUIC.
+fn by_quic(site: &Gateway, count: usize) {
+    let all = |status: &Status| {
+        status
+            .paths()
+            .filter(|path| path.state == "up" && path.transport == "quic")
+            .count()
+            == count
+    };
+    site.wait_for("paths over QUIC", Duration::from_secs(8), all)
+        .unwrap();
+}

@@ -166,6 +166,17 @@ pub fn remove_next(path: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// Gives the next key up if it is this one: another one may have taken its place meanwhile.
+///
+/// # Errors
+/// The file cannot be read or removed.
+pub fn give_up_next(path: &Path, key: &PublicKey) -> anyhow::Result<()> {
+    match load_next(path)? {
+        Some(next) if next.public_key() == *key => remove_next(path),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Reads the key, or makes one when there is none; the second value says whether it is new.
 ///
 /// # Errors
@@ -236,8 +247,11 @@ mod tests {
         confirm_next(&path, &next.public_key()).unwrap();
         assert_eq!(load(&path).unwrap(), next);
         confirm_next(&path, &next.public_key()).unwrap();
-        next_or_create(&path, even).unwrap();
-        remove_next(&path).unwrap();
+        let next = next_or_create(&path, even).unwrap();
+        // A late word on another one.
+        give_up_next(&path, &first.public_key()).unwrap();
+        assert_eq!(load_next(&path).unwrap().as_ref(), Some(&next));
+        give_up_next(&path, &next.public_key()).unwrap();
         assert_eq!(load_next(&path).unwrap(), None);
         // A hub that ends after it has replaced its key.
         let third = next_or_create(&path, even).unwrap();

@@ -52,7 +52,7 @@ pub use hub::plant_fault;
 pub use hub::{Hub, SITES_MAX};
 pub use io::{Request, Sockets, StreamId};
 pub use joining::{Joining, Outcome};
-pub use keys::{KeyEvent, KeyStep};
+pub use keys::{KeyEvent, KeyStep, OTHER_WORKER};
 pub use links::{LinkId, Links, Moved};
 pub use peer::Peer;
 pub use ropewalk_core::reorder::Inner;

@@ -81,6 +81,7 @@ impl Gateway {
         let mut gateway = Self::new("hub", "hub", namespace, directory)?;
         gateway.program.clone_from(&spec.program);
         let mut text = gateway.paths();
+        text += &gateway.key_file();
         text += &spec.root;
         let _ = write!(
             text,
@@ -120,6 +121,10 @@ impl Gateway {
             .context("ropewalk join failed")?;
         let joined = std::fs::read_to_string(&gateway.config)?;
         let mut text = gateway.paths();
+        // An earlier version keeps the key beside the configuration.
+        if gateway.directory.join("keys").exists() {
+            text += &gateway.key_file();
+        }
         text += &section(&joined, "hub").context("join wrote no [hub] section")?;
         let _ = write!(text, "[network]\n{}\n", spec.network);
         text += &gateway.sections(spec);
@@ -185,7 +190,13 @@ impl Gateway {
         self.program = program.map(Path::to_owned);
     }
 
-    /// Top-level keys; the key file is beside the configuration.
+    /// The place of the key, which earlier versions look for elsewhere.
+    fn key_file(&self) -> String {
+        let (at, role) = (self.directory.display(), self.role);
+        format!("key_file = \"{at}/keys/{role}.key\"\n")
+    }
+
+    /// Top-level keys, but for the key file.
     fn paths(&self) -> String {
         let (name, at) = (&self.name, self.directory.display());
         format!("name = \"{name}\"\nstate_dir = \"{at}/state\"\n")

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use ropewalk_api::{KeyChange, KeyRequest, Status, TunnelStatus};
-use ropewalk_session::group_of;
-use ropewalk_transport::{Identity, PublicKey};
+use ropewalk_transport::Identity;
 use serde::Serialize;
 
 use super::output::{Colour, Style, Table};
@@ -16,7 +15,7 @@ use super::{Global, output};
 use crate::client::Client;
 use crate::exit::NotRunning;
 use crate::hub_keys::HubKeys;
-use crate::key_file;
+use crate::{key_file, service};
 use ropewalk_config::WrongUsage;
 use ropewalk_config::{self as config, Config};
 
@@ -249,7 +248,7 @@ impl Key {
                 unknowing.join(", ")
             );
         }
-        let KeyChange { key } = client.post("/v1/key", &KeyRequest { switch })?;
+        let _: KeyChange = client.post("/v1/key", &KeyRequest { switch })?;
         if is_hub {
             let done = if switch {
                 "the hub has its next key; new tokens have the key too, and unused ones are of no use any more"
@@ -259,10 +258,10 @@ impl Key {
             output::note(done);
             return Report::of(client.status()?).print(rotate.json);
         }
-        let report = wait(&client, &key)?;
+        let report = wait(&client, &before.public_key)?;
         report.print(rotate.json)?;
         match report.state.as_str() {
-            "idle" if report.public_key == key => {
+            "idle" if report.public_key != before.public_key => {
                 output::note("the site has its new key, and the hub has ended the former one");
                 Ok(())
             }
@@ -292,10 +291,8 @@ impl Key {
             .public_key();
         let (next, words) = match Config::load(&file)? {
             Config::Site(site) => {
-                let hub = HubKeys::load(&site.common.state_dir, site.hub_key)?.key;
-                let group = group_of(&hub, &own);
-                let fits = |key: &PublicKey| group_of(&hub, key) == group;
-                let next = key_file::next_or_create(path, fits)?;
+                let hub = HubKeys::load(&site.common.state_dir, site.hub_key)?;
+                let next = service::next_of_site(path, &hub)?;
                 (
                     next,
                     "the site does not run: it asks its hub to take the new key when it starts",
@@ -368,12 +365,13 @@ fn replace_by_hand(path: &Path) -> anyhow::Result<Identity> {
     Ok(identity)
 }
 
-/// Waits until the site has this key or the hub refuses it.
-fn wait(client: &Client, key: &str) -> anyhow::Result<Report> {
+/// Waits until the site has another key than `former`, or the hub refuses. Which one the site will have is not known:
+/// a hub with several workers may want another one than the first.
+fn wait(client: &Client, former: &str) -> anyhow::Result<Report> {
     let end = Instant::now() + PATIENCE;
     loop {
         let report = Report::of(client.status()?);
-        let done = report.public_key == key && report.state == "idle";
+        let done = report.public_key != former && report.state == "idle";
         if done || report.state == "refused" || Instant::now() >= end {
             return Ok(report);
         }

@@ -4,13 +4,13 @@
 //! that works, or the file of the next key does: the hub of a site takes both until one has ended, and the site
 //! tries both.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use ropewalk_api::{KeyChange, KeyRequest};
-use ropewalk_session::{KeyEvent, KeyStep, group_of};
-use ropewalk_transport::PublicKey;
+use ropewalk_session::{KeyEvent, KeyStep, OTHER_WORKER, group_of};
+use ropewalk_transport::{Identity, PublicKey};
 
 use super::Commands;
 use crate::engine::control::Command;
@@ -41,10 +41,7 @@ pub(super) fn of_site(
         if request.switch {
             bail!("a site takes its next key up by itself; only a hub is told when");
         }
-        let own = key_file::load(&key_file)?.public_key();
-        let hub = HubKeys::load(&state_dir, pinned)?.key;
-        let group = group_of(&hub, &own);
-        let next = key_file::next_or_create(&key_file, |key| group_of(&hub, key) == group)?;
+        let next = next_of_site(&key_file, &HubKeys::load(&state_dir, pinned)?)?;
         let key = next.public_key();
         tracing::info!(%key, "the hub is asked to take the next key of this site");
         (commands.0)(Command::Key(KeyStep::Next(next)))?;
@@ -52,6 +49,16 @@ pub(super) fn of_site(
             key: key.to_string(),
         })
     })
+}
+
+/// The next key of a site. It falls to the same worker of the hub as the present one, as far as the site knows.
+///
+/// # Errors
+/// There is a key that cannot be used, or the new one cannot be written.
+pub(crate) fn next_of_site(key_file: &Path, hub: &HubKeys) -> anyhow::Result<Identity> {
+    let own = key_file::load(key_file)?.public_key();
+    let group = group_of(&hub.key, &own);
+    key_file::next_or_create(key_file, |key| group_of(&hub.key, key) == group)
 }
 
 /// For a hub.
@@ -86,7 +93,13 @@ pub(super) struct SiteKeys {
     pub(super) key_file: PathBuf,
     pub(super) state_dir: PathBuf,
     pub(super) hub: HubKeys,
+    /// Next keys that the hub did not take because of its workers, in a row.
+    pub(super) others: u32,
 }
+
+/// Most next keys in a row that are given up because they fall to another worker of the hub, which has tens of them
+/// at most. More: surer with many workers, longer in vain where something else is wrong.
+const OTHERS_MAX: u32 = 64;
 
 impl SiteKeys {
     /// What the engine needs to know at the start.
@@ -119,8 +132,27 @@ impl SiteKeys {
 
     fn try_handle(&mut self, event: KeyEvent, commands: &Commands) -> anyhow::Result<()> {
         match event {
-            KeyEvent::Confirmed(key) => key_file::confirm_next(&self.key_file, &key),
-            KeyEvent::Refused { .. } => key_file::remove_next(&self.key_file),
+            KeyEvent::Confirmed(key) => {
+                self.others = 0;
+                key_file::confirm_next(&self.key_file, &key)
+            }
+            KeyEvent::Refused { key, reason } => {
+                key_file::give_up_next(&self.key_file, &key)?;
+                if reason != OTHER_WORKER {
+                    self.others = 0;
+                    return Ok(());
+                }
+                self.others += 1;
+                if self.others > OTHERS_MAX {
+                    self.others = 0;
+                    bail!(
+                        "the hub took none of {OTHERS_MAX} next keys; restart the hub, and run `ropewalk key rotate` again"
+                    );
+                }
+                let next = next_of_site(&self.key_file, &self.hub)?;
+                commands.send(Command::Key(KeyStep::Next(next)));
+                Ok(())
+            }
             KeyEvent::HubNext(key) => {
                 let hub = HubKeys {
                     next: Some(key),

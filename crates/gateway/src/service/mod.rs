@@ -43,6 +43,7 @@ use crate::engine::{EngineHandle, Pulse};
 use crate::key_file;
 use api::{Api, CommandSink, Reload};
 use keys::ChangeKey;
+pub(crate) use keys::next_of_site;
 use network::Tun;
 use ropewalk_config as config;
 use ropewalk_config::common::Common;

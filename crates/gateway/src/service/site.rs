@@ -157,6 +157,7 @@ impl Site {
             key_file: config.common.key_file.clone(),
             state_dir: config.common.state_dir.clone(),
             hub: HubKeys::load(&config.common.state_dir, config.hub_key)?,
+            others: 0,
         };
         let hub = Arc::new(HubAddresses::new(&addresses));
         let (sink, events) = event_channel();
@@ -232,6 +233,7 @@ impl Site {
             key_file,
             state_dir,
             hub,
+            others: _,
         } = &self.keys;
         let commands = self.engine.commands.clone();
         keys::of_site(key_file.clone(), state_dir.clone(), hub.pinned, commands)

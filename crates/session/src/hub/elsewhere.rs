@@ -62,7 +62,12 @@ impl Others {
         if self.slice.count() == 1 {
             return 0;
         }
-        self.slice.worker_of(group_of(&self.hub, key))
+        self.slice.worker_of(self.group_of(key))
+    }
+
+    /// The group of the site with this key here.
+    pub(super) fn group_of(&self, key: &PublicKey) -> u8 {
+        group_of(&self.hub, key)
     }
 
     /// The worker that serves the site with this address, if it is another one.

@@ -20,6 +20,7 @@ use super::tuning::{
     ENROL_INTERVAL, ENROL_PATIENCE, ENROLS, INVITATION_ENROLS, INVITATION_INTERVAL,
     REFUSAL_INTERVAL, REFUSALS,
 };
+use crate::keys::OTHER_WORKER;
 use crate::links::{LinkId, Links};
 use crate::pace::Pace;
 use crate::session::Event;
@@ -35,7 +36,13 @@ pub(super) struct Invited {
 
 impl Hub {
     /// Asks the control side. The site repeats what is left without an answer.
-    pub(super) fn on_enrol(&mut self, now: Instant, link: LinkId, key: PublicKey) {
+    pub(super) fn on_enrol(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        link: LinkId,
+        key: PublicKey,
+    ) {
         let Some(pending) = self.pending.get_mut(&link) else {
             return;
         };
@@ -56,7 +63,9 @@ impl Hub {
         }
         // The connections of a site are all at one worker.
         if of_site && self.others.worker_of(&key) != self.others.slice().index() {
-            tracing::warn!(%key, "a site wants a key that would take it to another worker; it has to make another one");
+            tracing::info!(%key, "a site wants a key that would take it to another worker, and makes another one");
+            let refused = OTHER_WORKER.to_owned();
+            links.queue_control(link, &Control::Enrolled { refused });
             return;
         }
         pending.enrolling = Some((key, now));

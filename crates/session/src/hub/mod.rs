@@ -36,6 +36,7 @@ use rustc_hash::FxHashMap;
 use crate::command::Command;
 use crate::intake::{Sender, Share};
 use crate::io::Sockets;
+use crate::keys::elsewhere;
 use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::pace::Pace;
 use crate::peer::Peer;
@@ -56,10 +57,6 @@ use tuning::{
     DUE_AGAIN, HELLO_WAIT, LINE_INTERVAL, LINES, LINKS_PER_KEY, SCHEDULER_INTERVAL, SCHEDULERS,
     TICK,
 };
-
-/// What a site is told whose QUIC connection names another worker than that of its key.
-const ELSEWHERE: &str =
-    "another worker of the hub serves this site: update the program of the site";
 
 /// A site that has said hello.
 #[derive(Debug)]
@@ -480,7 +477,7 @@ impl Hub {
                     return;
                 }
                 Ok(Datagram::Control(Control::Enrol { key })) => {
-                    self.on_enrol(now, link, PublicKey::from_bytes(key));
+                    self.on_enrol(now, links, link, PublicKey::from_bytes(key));
                     return;
                 }
                 _ => {}
@@ -567,7 +564,10 @@ impl sealed::Role for Hub {
                     match link {
                         LinkId::Tls(stream) => links.move_stream(stream, peer, worker),
                         // Its first identifier named another group than that of its key.
-                        LinkId::Quic(_) => links.close(now, link, ELSEWHERE),
+                        LinkId::Quic(_) => {
+                            let group = self.others.group_of(&peer);
+                            links.close(now, link, &elsewhere(group));
+                        }
                     }
                     return;
                 }

@@ -305,6 +305,7 @@ impl sealed::Role for Joining {
             LinkEvent::Closed {
                 reason,
                 key_unknown,
+                group: _,
             } => {
                 if key_unknown {
                     self.unknown(index);

@@ -44,6 +44,7 @@ fn ends(session: &mut Session<Joining>, way: usize, reason: &str, key_unknown: b
     let event = LinkEvent::Closed {
         reason,
         key_unknown,
+        group: None,
     };
     role.on_link(Instant::ZERO, links, link, event);
 }

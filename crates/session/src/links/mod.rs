@@ -20,6 +20,7 @@ use ropewalk_types::{Ecn, Instant, PathSnapshot};
 use ropewalk_wire::{Control, emit_control};
 
 use crate::io::{Request, Sockets, StreamId};
+use crate::keys::group_named;
 use crate::settings::{Environment, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN};
 use stream::Stream;
 pub use streams::Moved;
@@ -62,6 +63,8 @@ pub enum LinkEvent {
         reason: String,
         /// Whether it is that the peer does not know the key of this side.
         key_unknown: bool,
+        /// As which group the peer wants this side to connect.
+        group: Option<u8>,
     },
 }
 
@@ -71,6 +74,7 @@ impl LinkEvent {
         Self::Closed {
             reason: reason.into(),
             key_unknown: false,
+            group: None,
         }
     }
 }
@@ -82,6 +86,7 @@ impl From<Event> for LinkEvent {
             Event::Closed { reason } => Self::Closed {
                 reason: reason.to_string(),
                 key_unknown: reason == CloseReason::KeyUnknown,
+                group: group_named(&reason),
             },
         }
     }

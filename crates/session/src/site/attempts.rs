@@ -176,6 +176,7 @@ impl Site {
             socket: path.open_socket(links, &remote),
             also,
             marked_for,
+            group: self.keys.group(own),
         };
         let started = links.connect_quic(now, remote, key, options);
         match started {

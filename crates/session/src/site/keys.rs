@@ -13,7 +13,7 @@ use ropewalk_wire::Control;
 
 use super::Site;
 use super::tuning::{KEY_INTERVAL, KEY_NOTES};
-use crate::keys::{KeyEvent, KeyStep};
+use crate::keys::{KeyEvent, KeyStep, OTHER_WORKER};
 use crate::links::{LinkId, Links};
 use crate::pace::Pace;
 use crate::session::Event;
@@ -26,6 +26,8 @@ pub(super) struct Keys {
     refused: Option<(PublicKey, String)>,
     pub(super) hub_next: Option<PublicKey>,
     hub_former: Option<PublicKey>,
+    /// As which group the hub serves this key of the site, if the hub has said so.
+    group: Option<(PublicKey, u8)>,
     /// How often the hub's words may be written down.
     notes: Pace,
 }
@@ -43,6 +45,13 @@ impl Keys {
     pub(super) fn marked_for(&self, tries: u32) -> Option<PublicKey> {
         let other = self.hub_next.or(self.hub_former);
         other.filter(|_| tries > 0 && tries.is_multiple_of(2))
+    }
+
+    /// The group as which connections with this key of the site are made, if the hub has named it.
+    pub(super) fn group(&self, own: PublicKey) -> Option<u8> {
+        self.group
+            .filter(|(key, _)| *key == own)
+            .map(|(_, group)| group)
     }
 
     /// Whether something is still to be said to the hub.
@@ -103,8 +112,12 @@ impl Site {
             return;
         };
         let key = change.next.public_key();
-        tracing::error!(%key, refused, "the hub does not take the next key of this site");
-        self.keys.refused = Some((key, refused.clone()));
+        if refused == OTHER_WORKER {
+            tracing::info!(%key, "the next key would take this site to another worker of the hub");
+        } else {
+            tracing::error!(%key, refused, "the hub does not take the next key of this site");
+            self.keys.refused = Some((key, refused.clone()));
+        }
         let refused = KeyEvent::Refused {
             key,
             reason: refused,
@@ -137,6 +150,17 @@ impl Site {
         {
             let next = key == change.old.public_key();
             self.take_other_key(now, links, next);
+        }
+    }
+
+    /// The hub says on a connection with this key as which group it serves the key: it may have started with
+    /// another key than those that the site knows.
+    pub(super) fn on_group(&mut self, now: Instant, id: PathId, key: PublicKey, group: u8) {
+        // A hub that names the same one again is not asked at once.
+        if self.keys.group.replace((key, group)) != Some((key, group))
+            && let Some(path) = &mut self.paths[id.index()]
+        {
+            path.next_attempt = now;
         }
     }
 

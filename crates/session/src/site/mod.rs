@@ -332,6 +332,7 @@ impl sealed::Role for Site {
             LinkEvent::Closed {
                 reason,
                 key_unknown,
+                group,
             } => {
                 if let Some((id, index)) = self.attempt_of(link) {
                     let path = self.paths[id.index()].as_mut();
@@ -339,8 +340,13 @@ impl sealed::Role for Site {
                     if attempt.as_ref().is_some_and(|attempt| attempt.connected) {
                         self.outrank(now, id);
                     }
-                    if let Some(attempt) = attempt.filter(|_| key_unknown) {
-                        self.on_key_unknown(now, links, attempt.key);
+                    if let Some(attempt) = attempt {
+                        if let Some(group) = group {
+                            self.on_group(now, id, attempt.key, group);
+                        }
+                        if key_unknown {
+                            self.on_key_unknown(now, links, attempt.key);
+                        }
                     }
                     self.note_error(id, reason);
                 } else if let Some(id) = self.peer.on_link_closed(now, link)

@@ -83,6 +83,8 @@ pub struct ConnectOptions {
     pub also: Option<PublicKey>,
     /// The key by which the peer tells its sites apart and strangers from them, if that is another one.
     pub marked_for: Option<PublicKey>,
+    /// The group that the peer has named, below [`GROUPS`]; `None` is that of both keys.
+    pub group: Option<u8>,
 }
 
 /// Names a UDP socket of the caller; the endpoint only remembers which connection uses which.

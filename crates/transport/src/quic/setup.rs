@@ -200,7 +200,9 @@ pub(super) fn client(
         .transport_config(Arc::new(transport))
         .token_store(Arc::new(NoneTokenStore));
     let marked_for = options.marked_for.unwrap_or(peer_key);
-    let first = first_id(config, &marked_for, attempt)?;
+    let own = config.identity.public_key();
+    let group = options.group.unwrap_or_else(|| group_of(&marked_for, &own));
+    let first = first_id(config, &marked_for, group, attempt)?;
     client.initial_dst_cid_provider(Arc::new(move || first));
     Ok(client)
 }
@@ -209,6 +211,7 @@ pub(super) fn client(
 fn first_id(
     config: &EndpointConfig,
     hub: &PublicKey,
+    group: u8,
     attempt: u64,
 ) -> Result<ConnectionId, TransportError> {
     let mut bytes = [0; 8];
@@ -219,7 +222,6 @@ fn first_id(
         }
         None => aws_lc_rs::rand::fill(&mut bytes).map_err(|_| TransportError::Random)?,
     }
-    let group = group_of(hub, &config.identity.public_key());
     Ok(Marks::new(hub).first_id(group, bytes))
 }
 
