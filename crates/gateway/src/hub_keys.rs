@@ -72,6 +72,17 @@ impl HubKeys {
     }
 }
 
+/// Forgets what is known: a machine that joins has the key of its token, whatever an earlier hub has said.
+///
+/// # Errors
+/// The file cannot be removed.
+pub fn forget(state_dir: &Path) -> anyhow::Result<()> {
+    let path = state_dir.join(FILE);
+    files::remove(&path)
+        .map(drop)
+        .with_context(|| format!("cannot remove {}", path.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,8 +19,8 @@ use zeroize::Zeroizing;
 
 use super::{Global, output, remote};
 use crate::enrolment;
-use crate::key_file;
 use crate::token::{Secret, Token, TokenError};
+use crate::{hub_keys, key_file};
 use ropewalk_config as config;
 use ropewalk_config::WrongUsage;
 use ropewalk_config::common;
@@ -244,6 +244,14 @@ impl<'a> Entry<'a> {
             files::write_atomically(self.config, config.as_bytes(), files::CONFIGURATION, false)
                 .with_context(|| format!("cannot write {}", self.config.display()))?;
         }
+        // As the configuration is now: it may be one that an interrupted join has written.
+        let written =
+            config::Config::load(self.config).context("the configuration is not usable")?;
+        let state_dir = match &written {
+            config::Config::Relay(relay) => &relay.site.common.state_dir,
+            other => &other.common().state_dir,
+        };
+        hub_keys::forget(state_dir)?;
         if let Some((_, pending)) = &self.invited {
             if self.key.exists() {
                 keep_former(&self.key)?;
@@ -350,6 +358,34 @@ mod tests {
             networks: Vec::new(),
         };
         (token, pending_file(key, invitation.as_bytes()))
+    }
+
+    #[test]
+    fn a_machine_that_joins_forgets_which_keys_its_former_hub_had() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, state) = ["site.toml", "state"]
+            .map(|name| directory.path().join(name))
+            .into();
+        let (mut token, _) = token(&path);
+        token.secret = None;
+        key_file::load_or_create(&path.with_file_name("site.key")).unwrap();
+        std::fs::create_dir(&state).unwrap();
+        let file = state.join("hub-keys.json");
+        std::fs::write(&file, "{}").unwrap();
+        let text = template::site(&SiteTemplate {
+            name: token.name.clone(),
+            hub_key: token.hub_key,
+            endpoints: token.endpoints.clone(),
+            tcp_port: 443,
+        });
+        let text = format!("state_dir = \"{}\"\n{text}", state.display());
+        let join = || {
+            let entry = Entry::begin(&token, &path, "site.key", "site", true).unwrap();
+            entry.finish(&token, &text).unwrap();
+        };
+        join();
+        assert!(!file.exists(), "the keys of the former hub are still known");
+        join();
     }
 
     #[test]
