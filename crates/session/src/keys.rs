@@ -46,6 +46,10 @@ pub enum KeyEvent {
 /// them. The site makes another key, which may fall to that one.
 pub const OTHER_WORKER: &str = "another worker of the hub would serve this key: make another key";
 
+/// Why a hub does not take the next key of a site for now.
+pub(crate) const TOO_OFTEN: &str =
+    "this site has changed its key several times in a row: try again in a few minutes";
+
 /// What a site is told whose QUIC connection names another worker than that of its key; its group follows.
 const ELSEWHERE: &str = "another worker of the hub serves this key: connect as group ";
 

@@ -331,3 +331,29 @@ fn a_site_that_does_not_know_the_next_key_of_its_hub_is_told_again_and_else_says
     assert!(error.contains("whether its key was replaced"), "{error}");
     scene.world.set_dead(0, 0, Selector::Both, false);
 }
+
+#[test]
+fn a_site_that_changes_its_key_again_and_again_is_refused_after_a_few_times() {
+    let mut scene = Scene::new();
+    let refused = |scene: &Scene| {
+        let rotation = scene.world.site(0).session.status().rotation;
+        rotation.and_then(|rotation| rotation.reason)
+    };
+    let mut taken = 0;
+    for seed in 70..80 {
+        let next = identity(seed);
+        scene.rotate_site(&next);
+        scene.steps(4 * SECOND);
+        taken += usize::from(scene.listed() == [next.public_key()]);
+    }
+    assert_eq!(taken, 4);
+    let reason = refused(&scene).expect("a word about it");
+    assert!(reason.contains("several times in a row"), "{reason}");
+    assert_eq!(scene.missing(), [[0; 0], [0; 0]]);
+    // Not for ever.
+    scene.steps(90 * SECOND);
+    scene.rotate_site(&identity(80));
+    scene.steps(2 * SECOND);
+    assert_eq!(scene.listed(), [identity(80).public_key()]);
+    assert_eq!(refused(&scene), None);
+}

@@ -7,8 +7,8 @@
 //! A site that wants another key asks in the same way, on a connection with its present key.
 //!
 //! Invariants: the key of an invitation opens nothing but an enrolment, as no site has that key.
-//! One connection has one question under way. One holder of an invitation takes no more than a small
-//! part of the control side's time, whatever the number of its connections.
+//! One connection has one question under way. One holder of an invitation, or one site, takes no
+//! more than a small part of the control side's time, whatever the number of its connections and keys.
 
 use bytes::Bytes;
 use ropewalk_transport::PublicKey;
@@ -18,20 +18,37 @@ use ropewalk_wire::{Control, emit_control};
 use super::Hub;
 use super::tuning::{
     ENROL_INTERVAL, ENROL_PATIENCE, ENROLS, INVITATION_ENROLS, INVITATION_INTERVAL,
-    REFUSAL_INTERVAL, REFUSALS,
+    REFUSAL_INTERVAL, REFUSALS, ROTATION_INTERVAL, ROTATIONS,
 };
-use crate::keys::OTHER_WORKER;
+use crate::keys::{OTHER_WORKER, TOO_OFTEN};
 use crate::links::{LinkId, Links};
 use crate::pace::Pace;
 use crate::session::Event;
 
-/// An invitation by which somebody has tried to join.
+/// An invitation by which somebody has tried to join, or a site that has asked for another key.
 #[derive(Debug, Default)]
 pub(super) struct Invited {
     /// How often its holders may ask.
     questions: Pace,
     /// How often its refusals may cause lines in the log.
     lines: Pace,
+    /// How often the site may have another key.
+    rotations: Pace,
+    /// The key that it may have since it asked last.
+    wanted: Option<PublicKey>,
+}
+
+impl Invited {
+    /// Whether a site may have this key now. A question that is repeated counts once.
+    fn may_have(&mut self, now: Instant, key: PublicKey) -> bool {
+        if self.wanted != Some(key) {
+            if !self.rotations.allows(now, ROTATION_INTERVAL, ROTATIONS) {
+                return false;
+            }
+            self.wanted = Some(key);
+        }
+        true
+    }
 }
 
 impl Hub {
@@ -51,20 +68,33 @@ impl Hub {
         let waits = pending
             .enrolling
             .is_some_and(|(_, since)| now.since(since) < ENROL_PATIENCE);
-        let of_site = self.settings.sites.find(&invitation).is_some();
-        if waits || !(of_site || self.settings.sites.is_invitation(&invitation)) {
+        let site = self.settings.sites.find(&invitation);
+        if waits || !(site.is_some() || self.settings.sites.is_invitation(&invitation)) {
             return;
         }
-        let own = &mut self.invited.entry(invitation).or_default().questions;
-        if !own.allows(now, INVITATION_INTERVAL, INVITATION_ENROLS)
+        // The keys of a site change, and its name stays.
+        let own = match &site {
+            Some(site) => self.keys.asking.entry(site.name.clone()).or_default(),
+            None => self.invited.entry(invitation).or_default(),
+        };
+        if !own
+            .questions
+            .allows(now, INVITATION_INTERVAL, INVITATION_ENROLS)
             || !self.enrolments.allows(now, ENROL_INTERVAL, ENROLS)
         {
             return;
         }
-        // The connections of a site are all at one worker.
-        if of_site && self.others.worker_of(&key) != self.others.slice().index() {
-            tracing::info!(%key, "a site wants a key that would take it to another worker, and makes another one");
-            let refused = OTHER_WORKER.to_owned();
+        let refused = if site.is_none() {
+            None
+        } else if self.others.worker_of(&key) != self.others.slice().index() {
+            // The connections of a site are all at one worker.
+            Some(OTHER_WORKER)
+        } else {
+            Some(TOO_OFTEN).filter(|_| !own.may_have(now, key))
+        };
+        if let Some(refused) = refused {
+            tracing::info!(%key, refused, "a next key of a site is refused");
+            let refused = refused.to_owned();
             links.queue_control(link, &Control::Enrolled { refused });
             return;
         }
@@ -81,11 +111,13 @@ impl Hub {
         key: PublicKey,
         refused: Option<&str>,
     ) -> usize {
-        if let Some(refusal) = refused
-            && let Some(invited) = self.invited.get_mut(invitation)
-        {
+        let invited = match self.settings.sites.find(invitation) {
+            Some(site) => self.keys.asking.get_mut(&site.name),
+            None => self.invited.get_mut(invitation),
+        };
+        if let (Some(refusal), Some(invited)) = (refused, invited) {
             if invited.lines.allows(now, REFUSAL_INTERVAL, REFUSALS) {
-                tracing::warn!(refusal, %key, "an invitation was refused");
+                tracing::warn!(refusal, %key, "an invitation or a next key was refused");
             } else {
                 self.invited_lines_left_out += 1;
             }

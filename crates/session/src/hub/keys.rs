@@ -10,9 +10,10 @@ use std::sync::Arc;
 use ropewalk_transport::{Identity, PublicKey};
 use ropewalk_types::Instant;
 use ropewalk_wire::Control;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Hub;
+use super::enrolment::Invited;
 use super::tuning::{ANNOUNCE_INTERVAL, OLD_KEY_GRACE, TICK};
 use crate::keys::{KeyEvent, KeyStep};
 use crate::links::{LinkId, Links};
@@ -29,6 +30,8 @@ pub(super) struct Keys {
     announce: Instant,
     /// Old keys of sites, and until when their connections may live on.
     old: Vec<(PublicKey, Instant)>,
+    /// Sites that have asked for another key, by name.
+    pub(super) asking: FxHashMap<String, Invited>,
 }
 
 impl Keys {
@@ -40,6 +43,14 @@ impl Keys {
     /// Whoever is this site now has to say anew what it knows.
     pub(super) fn forget(&mut self, site: &str) {
         self.knowing.remove(site);
+    }
+
+    /// Sites that are listed no more have asked for nothing.
+    pub(super) fn keep_asking(&mut self, sites: &[Arc<SiteEntry>]) {
+        if !self.asking.is_empty() {
+            let names: FxHashSet<_> = sites.iter().map(|site| site.name.as_str()).collect();
+            self.asking.retain(|name, _| names.contains(name.as_str()));
+        }
     }
 
     pub(super) const fn next(&self) -> Option<&Identity> {

@@ -364,6 +364,7 @@ impl Hub {
         let directory = &self.settings.sites;
         self.invited.retain(|key, _| directory.is_invitation(key));
         let sites = directory.all();
+        self.keys.keep_asking(&sites);
         self.paced = sites.iter().any(|site| site.rate.is_some());
         for index in 0..self.sites.len() {
             match self.renewed(index) {

@@ -48,6 +48,11 @@ pub(super) const ENROLS: u32 = 16;
 pub(super) const INVITATION_INTERVAL: Duration = Duration::from_secs(1);
 /// And this often in a row.
 pub(super) const INVITATION_ENROLS: u32 = 4;
+/// A next key of one site is noted once in this time on average: each costs two writes of the sites file and a look at
+/// the firewall rules. Longer: a user who tries waits, a site that changes its key again and again costs less.
+pub(super) const ROTATION_INTERVAL: Duration = Duration::from_secs(60);
+/// And this often in a row: a key that was stolen, and a few slips.
+pub(super) const ROTATIONS: u32 = 4;
 /// Sites that have not said that they know the hub's next key are told again after this time. Longer: fewer
 /// datagrams to sites whose program is too old to answer, later answers where one was lost.
 pub(super) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(10);
