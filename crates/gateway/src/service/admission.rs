@@ -76,21 +76,34 @@ impl Admission {
     pub(super) fn confirm(&self, key: &PublicKey) {
         let _turn = self.turn();
         let confirmed = Sites::edit(&self.config, |sites| {
-            let site = sites.confirm(key).map(|site| site.name.clone());
-            Ok(site.map(|site| (site, sites.clone())))
+            let confirmed = sites.confirm(key).map(|site| site.name.clone());
+            Ok((confirmed, sites.clone()))
         });
-        let taken = confirmed.and_then(|confirmed| {
-            if let Some((site, sites)) = confirmed {
-                tracing::info!(site, %key, "site has its next key");
-                self.take_over(&sites)?;
+        let (site, sites) = match confirmed {
+            Ok(confirmed) => confirmed,
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(
+                    error,
+                    %key,
+                    "cannot write down that a site has its next key; both keys of the site are good until its next \
+                     connection, at which this is tried again"
+                );
+                return;
             }
-            Ok(())
-        });
-        if let Err(error) = taken {
+        };
+        if let Some(site) = &site {
+            tracing::info!(site, %key, "site has its next key");
+        } else if self.directory.find(key).is_none_or(|site| site.key == *key) {
+            return;
+        }
+        if let Err(error) = self.take_over(&sites) {
             let error = format!("{error:#}");
             tracing::error!(
                 error,
-                "cannot record the next key of a site; its former key stays valid"
+                %key,
+                "a site has its next key, which is written down, but this hub goes on with its former list of sites; \
+                 the next connection of the site, or `systemctl reload ropewalk-hub`, tries again"
             );
         }
     }
@@ -110,6 +123,8 @@ impl Admission {
                         tracing::info!(site, %key, "site has joined by its invitation");
                     }
                     Enrolled::Next => tracing::info!(site, %key, "site will have another key"),
+                    // An answer was lost.
+                    Enrolled::Again if self.knows(&key) => return Ok(None),
                     Enrolled::Again => {}
                 }
                 // The site may connect as soon as it hears of its luck.
@@ -117,10 +132,20 @@ impl Admission {
                 Ok(None)
             }
             Err(error) => match error.downcast_ref::<Refusal>() {
-                Some(refusal) => Ok(Some(refusal.to_string())),
+                Some(refusal) => {
+                    if let Refusal::KeyTaken(owner) = refusal {
+                        tracing::warn!(%key, owner, "a key was asked for that somebody else has");
+                    }
+                    Ok(Some(refusal.to_string()))
+                }
                 None => Err(error),
             },
         }
+    }
+
+    /// Whether a site with this key may connect already.
+    fn knows(&self, key: &PublicKey) -> bool {
+        self.directory.find(key).is_some()
     }
 
     /// For the next handshakes, and for the sites that are connected.
@@ -305,8 +330,21 @@ mod tests {
         admission.enrol(key(3), key(0));
         let words = answers(&scene);
         assert_eq!(words[0], None);
-        assert!(words[1].as_ref().unwrap().contains("an invitation"));
-        assert!(words[2].as_ref().unwrap().contains("the hub"));
+        // The words do not say whose key it is.
+        assert!(
+            words[1]
+                .as_ref()
+                .unwrap()
+                .contains("does not take this key")
+        );
+        assert_eq!(words[1], words[2]);
+        // A question that was answered before costs no reload.
+        admission.enrol(key(3), key(5));
+        let told = std::mem::take(&mut *scene.commands.lock().unwrap());
+        assert!(
+            matches!(told[..], [Command::Enrolled { refused: None, .. }]),
+            "{told:?}"
+        );
         admission.reload().unwrap();
         assert!(known(5).is_some(), "also after a start of the hub");
         admission.confirm(&key(5));

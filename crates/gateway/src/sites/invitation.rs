@@ -140,8 +140,9 @@ pub enum Refusal {
     /// Too late.
     #[error("this invitation ended on {0}: ask for a new one")]
     Ended(Time),
-    /// The key is that of another site, of an invitation, or the hub's.
-    #[error("this machine's key belongs to {0}: every site needs a key of its own")]
+    /// The key is that of another site, of an invitation, or the hub's. Whose is for the log of the hub: whoever
+    /// asks could try keys out.
+    #[error("the hub does not take this key: every site needs a new one of its own")]
     KeyTaken(String),
 }
 
