@@ -75,6 +75,9 @@ pub struct KeyRequest {
     /// Whether a hub is to have its next key now. Otherwise that key is made and announced.
     #[serde(default)]
     pub switch: bool,
+    /// With `switch`: also though some sites have not said that they know the next key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 impl Direction {

@@ -142,12 +142,6 @@ impl Report {
         }
     }
 
-    /// Names of the sites that do not know the next key.
-    fn unknowing(&self) -> Vec<&str> {
-        let sites = self.sites.iter().filter(|site| !site.knows_next_key);
-        sites.map(|site| site.name.as_str()).collect()
-    }
-
     fn text(&self, style: Style) -> String {
         let mut text = format!("key       {}\n", self.public_key);
         if let Some(next) = &self.next_key {
@@ -238,17 +232,8 @@ impl Key {
         if rotate.status {
             return before.print(rotate.json);
         }
-        let switch = rotate.switch;
-        let unknowing = before.unknowing();
-        if switch && !unknowing.is_empty() && !rotate.force {
-            bail!(
-                "these sites have not said since the hub started that they know the next key, and may \
-                 not connect any more: {}; wait until they have connected, or use --force and write \
-                 the new key into [hub] of their site.toml",
-                unknowing.join(", ")
-            );
-        }
-        let _: KeyChange = client.post("/v1/key", &KeyRequest { switch })?;
+        let (switch, force) = (rotate.switch, rotate.force);
+        let _: KeyChange = client.post("/v1/key", &KeyRequest { switch, force })?;
         if is_hub {
             let done = if switch {
                 "the hub has its next key; new tokens have the key too, and unused ones are of no use any more"

@@ -285,6 +285,25 @@ async fn change_key(
     body: Result<Json<KeyRequest>, JsonRejection>,
 ) -> Answer<Json<KeyChange>> {
     let Json(request) = body?;
+    if request.switch && !request.force {
+        let status = ask(&api, Command::Status).await?;
+        let unknowing = status
+            .tunnels
+            .iter()
+            .filter(|site| site.knows_next_key == Some(false));
+        let unknowing: Vec<_> = unknowing.map(|site| site.peer.as_str()).collect();
+        if !unknowing.is_empty() {
+            return Err(Refused::new(
+                StatusCode::CONFLICT,
+                format!(
+                    "these sites have not said since the hub started that they know the next key, and may \
+                     not connect any more: {}; wait until they have connected, or use --force and write \
+                     the new key into [hub] of their site.toml",
+                    unknowing.join(", ")
+                ),
+            ));
+        }
+    }
     // Files may be slow.
     let change = Arc::clone(&api.change_key);
     let changed = tokio::task::spawn_blocking(move || change(request)).await;

@@ -37,7 +37,7 @@ impl Gateway {
                 Ok("2 sites".to_owned())
             }),
             change_key: Arc::new(|request: KeyRequest| {
-                anyhow::ensure!(!request.switch, "there is no next key");
+                anyhow::ensure!(!request.switch || request.force, "there is no next key");
                 Ok(KeyChange {
                     key: "k".to_owned(),
                 })
@@ -318,4 +318,45 @@ fn stopped_or_silent_engine_is_reported_as_not_running() {
         .status()
         .unwrap_err();
     assert_eq!(exit::code(&nobody), exit::NOT_RUNNING, "{nobody:#}");
+}
+
+/// Whoever uses the API without the command is guarded, too.
+#[test]
+fn a_hub_takes_no_key_up_that_sites_do_not_know_unless_it_is_told_to() {
+    let knows = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let known = std::sync::Arc::clone(&knows);
+    let gateway = Gateway::start(true, move |commands| {
+        for command in commands {
+            if let Command::Status(reply) = command {
+                let site = |name: &str, knows| TunnelStatus {
+                    peer: name.to_owned(),
+                    knows_next_key: Some(knows),
+                    ..TunnelStatus::default()
+                };
+                let knows = known.load(std::sync::atomic::Ordering::SeqCst);
+                let _ = reply.send(Status {
+                    tunnels: vec![site("boat", true), site("van", knows)],
+                    ..Status::default()
+                });
+            }
+        }
+    });
+    let client = gateway.client();
+    let switch = |body: Value| client.post::<Value>("/v1/key", &body);
+    let refused = |body| format!("{:#}", switch(body).unwrap_err());
+    let words = refused(json!({ "switch": true }));
+    assert!(
+        words.contains("know the next key") && words.contains(": van;"),
+        "{words}"
+    );
+    assert_eq!(
+        switch(json!({ "switch": true, "force": true })).unwrap()["key"],
+        "k"
+    );
+    knows.store(true, std::sync::atomic::Ordering::SeqCst);
+    let words = refused(json!({ "switch": true }));
+    assert!(
+        words.contains("there is no next key"),
+        "it is the hub's turn: {words}"
+    );
 }
