@@ -14,11 +14,14 @@
 //! may wait for the name of its hub, and its table for flows beside the tunnel is wrong as soon as
 //! the tunnel is gone.
 
+use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use ipnet::IpNet;
+use ropewalk_io::helper;
 use ropewalk_io::netlink::{self, RuleSpec};
 use ropewalk_io::{helper, nft, sysctl};
 use serde::{Deserialize, Serialize};
@@ -143,6 +146,26 @@ impl std::fmt::Display for Policy {
 }
 
 impl Change {
+    /// Whether a gateway can have made it. Whoever takes a gateway over can write other things into the list, which
+    /// `ropewalk doctor --repair` of root must not carry out.
+    fn is_of_gateway(&self) -> bool {
+        match self {
+            Self::Sysctl { key, former, .. } => helper::is_setting(key, former),
+            Self::Table { name } => helper::is_table(name),
+            Self::Rule { table, .. } | Self::Routes { table } => helper::is_routing_table(*table),
+            Self::Policy(policy) => {
+                policy.table == netlink::TABLE_MAIN || helper::is_routing_table(policy.table)
+            }
+            Self::Resolver { path, .. } => path == Path::new(resolver::RESOLV_CONF),
+            Self::Resolvconf { record } => {
+                record
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+                    && !record.starts_with('-')
+            }
+        }
+    }
+
     /// Whether a start of the machine does not undo it.
     const fn outlives_boot(&self) -> bool {
         matches!(self, Self::Resolver { .. })
@@ -496,6 +519,17 @@ pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
     } else if !same_namespace {
         changes.clear();
     }
+    // The helper looks at what its own gateway has undone.
+    let owner = fs::metadata(path).map(|file| file.uid());
+    if owner.is_ok_and(|owner| owner != rustix::process::geteuid().as_raw()) {
+        changes.retain(|change| {
+            let keep = change.is_of_gateway();
+            if !keep {
+                tracing::error!(%change, list = %path.display(), "no gateway makes such a change: it is not undone");
+            }
+            keep
+        });
+    }
     Ok(changes)
 }
 
@@ -613,8 +647,6 @@ pub fn namespace() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     /// A setting that any process may have an opinion on and that affects no traffic here.
@@ -804,6 +836,52 @@ mod tests {
         assert_eq!(after(other), other, "somebody else's");
         fs::write(&path, serde_json::to_vec(&state(boot())).unwrap()).unwrap();
         assert!(left_over(&path).unwrap().is_empty(), "of another namespace");
+    }
+
+    /// Root undoes what a list of another user says.
+    #[test]
+    fn a_list_of_another_user_changes_nothing_that_gateways_do_not_change() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let [path, file] = ["state.json", "passwd"].map(|name| directory.path().join(name));
+        let (former, value) = ("forged".to_owned(), "precious".to_owned());
+        let resolver = Change::Resolver {
+            path: file.clone(),
+            former,
+            value: value.clone(),
+        };
+        let setting = |key: &str, former: &str| Change::Sysctl {
+            key: key.to_owned(),
+            former: former.to_owned(),
+            value: "x".to_owned(),
+        };
+        let table = |name: &str| Change::Table {
+            name: name.to_owned(),
+        };
+        let state = StateFile {
+            pid: 1,
+            boot: boot(),
+            namespace: namespace(),
+            changes: vec![
+                resolver,
+                setting("kernel.core_pattern", "|/tmp/x"),
+                setting("net.ipv4.ip_forward", "|/tmp/x"),
+                table("filter"),
+                Change::Routes { table: 254 },
+                setting("net/ipv4/conf/eth7/rp_filter", "1"),
+                table("ropewalk_nothing"),
+            ],
+        };
+        fs::write(&path, serde_json::to_vec(&state).unwrap()).unwrap();
+        fs::write(&file, &value).unwrap();
+        assert_eq!(left_over(&path).unwrap().len(), 7, "of this user");
+        std::os::unix::fs::chown(&path, Some(54_321), None).unwrap();
+        assert_eq!(left_over(&path).unwrap(), state.changes[5..]);
+        repair(&path).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), value);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use orders::Order;
-pub use orders::Scope;
+pub use orders::{Scope, is_routing_table, is_setting, is_table};
 use wire::WireError;
 
 use crate::sys;

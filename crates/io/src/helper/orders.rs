@@ -194,16 +194,22 @@ where
     serde_json::to_value(done?).map_err(not_understood)
 }
 
-fn is_table(name: &str) -> bool {
+/// Whether this program makes nftables tables of this name.
+#[must_use]
+pub fn is_table(name: &str) -> bool {
     name.starts_with(TABLES) && nft::is_name(name)
 }
 
-const fn is_routing_table(table: u32) -> bool {
+/// Whether this program fills the routing table of this number.
+#[must_use]
+pub const fn is_routing_table(table: u32) -> bool {
     table == PORTAL_TABLE || table >> 16 == ROUTING_TABLES[0] || table >> 16 == ROUTING_TABLES[1]
 }
 
-/// Forwarding, the filter of reverse paths, and router advertisements.
-fn is_setting(key: &str, value: &str) -> bool {
+/// Whether this program changes this setting to this value: forwarding, the filter of reverse paths, and router
+/// advertisements.
+#[must_use]
+pub fn is_setting(key: &str, value: &str) -> bool {
     let of_interface = |start: &str, end: &str| {
         let name = key
             .strip_prefix(start)
