@@ -23,7 +23,7 @@ use anyhow::Context;
 use ipnet::IpNet;
 use ropewalk_io::helper;
 use ropewalk_io::netlink::{self, RuleSpec};
-use ropewalk_io::{helper, nft, sysctl};
+use ropewalk_io::{nft, sysctl};
 use serde::{Deserialize, Serialize};
 
 use crate::{files, resolver};
