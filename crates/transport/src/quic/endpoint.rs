@@ -23,7 +23,7 @@ use super::{
     SocketId, Transmit,
     connection::{Phase, Slot, close_reason, is_end_by_peer},
     handshakes::{Admission, Handshakes, Source},
-    mark::Known,
+    mark::Marks,
     setup::{self, Clock},
     tuning::{CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, REASON_MAX, RETRY_ABOVE, STATELESS_MAX},
 };
@@ -43,7 +43,7 @@ pub struct Endpoint {
     server: Option<quinn_proto::ServerConfig>,
     clock: Arc<Clock>,
     /// What first packets to this side must have while it is busy.
-    marks: Known,
+    marks: Vec<Marks>,
     slots: Vec<Option<Slot>>,
     generation: u32,
     attempts: u64,
@@ -70,7 +70,7 @@ impl Endpoint {
         let inner =
             quinn_proto::Endpoint::new(endpoint_config, server.clone().map(Arc::new), true, None);
         Ok(Self {
-            marks: Known::new(&config.identity.public_key()),
+            marks: vec![Marks::new(&config.identity.public_key())],
             config,
             inner,
             server,
@@ -97,7 +97,8 @@ impl Endpoint {
         if let (Some(server), Some(allowed)) = (&mut self.server, &self.config.allowed) {
             // The rest stays, so that tokens of before are still good.
             server.crypto = setup::server_crypto(&identity, allowed.clone())?;
-            self.marks.renew(&identity.public_key());
+            self.marks.drain(..self.marks.len().saturating_sub(1));
+            self.marks.push(Marks::new(&identity.public_key()));
         }
         self.config.identity = identity;
         Ok(())
@@ -279,7 +280,7 @@ impl Endpoint {
         // Forged addresses get no further, and cost nobody a place.
         if !validated && self.handshakes.unproved() >= RETRY_ABOVE {
             let id = incoming.orig_dst_cid();
-            if !self.marks.has_mark(id) {
+            if !self.marks.iter().any(|marks| marks.has_mark(id)) {
                 self.stats.strangers_ignored += 1;
                 self.inner.ignore(incoming);
                 return None;

@@ -125,32 +125,6 @@ impl Marks {
     }
 }
 
-/// The marks that count at a hub: that of its key, and that of the one before, for sites that have not connected since.
-pub(super) struct Known {
-    present: Marks,
-    former: Option<Marks>,
-}
-
-impl Known {
-    pub(super) fn new(hub: &PublicKey) -> Self {
-        Self {
-            present: Marks::new(hub),
-            former: None,
-        }
-    }
-
-    /// The hub has this key from now on.
-    pub(super) fn renew(&mut self, hub: &PublicKey) {
-        self.former = Some(std::mem::replace(&mut self.present, Marks::new(hub)));
-    }
-
-    /// Whether whoever chose this identifier knows one of these keys.
-    pub(super) fn has_mark(&self, id: &ConnectionId) -> bool {
-        let mut known = std::iter::once(&self.present).chain(&self.former);
-        known.any(|marks| marks.has_mark(id))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,18 +150,6 @@ mod tests {
                 assert!(!hub.has_mark(&ConnectionId::new(&id[..length])));
             }
         }
-    }
-
-    #[test]
-    fn the_marks_of_the_present_key_and_of_the_one_before_count() {
-        let ids = [1, 2, 3].map(|byte| Marks::new(&key(byte)).first_id(5, [byte; 8]));
-        let mut known = Known::new(&key(1));
-        let counts = |known: &Known| ids.map(|id| known.has_mark(&id));
-        assert_eq!(counts(&known), [true, false, false]);
-        known.renew(&key(2));
-        assert_eq!(counts(&known), [true, true, false]);
-        known.renew(&key(3));
-        assert_eq!(counts(&known), [false, true, true]);
     }
 
     #[test]
