@@ -126,13 +126,7 @@ pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
 
 pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {
     let mut table = NewTable::new(&nat.table, &nat.tun)?;
-    let pools: Vec<(IpAddr, u8)> = [
-        nat.pool_v4.map(|(ip, prefix)| (IpAddr::V4(ip), prefix)),
-        nat.pool_v6.map(|(ip, prefix)| (IpAddr::V6(ip), prefix)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let pools = pools(nat);
     table.chain(
         "forward",
         NfChainType::Filter,
@@ -158,11 +152,7 @@ pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {
     }
     let translates = nat.translation != Translation::None && !pools.is_empty();
     if translates {
-        // The kernel does not translate what belongs to no connection, such as a late FIN or RST: it would
-        // leave with the inner address of the site.
-        let from_site = table.interface(MetaKey::Iifname, Operator::EQ);
-        let lost = vec![from_site, in_state(&["invalid"]), Statement::Drop(None)];
-        table.rule("forward", lost);
+        table.drop_lost();
     }
     if let Some(egress) = &nat.egress {
         table.egress(egress);
@@ -203,6 +193,12 @@ pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {
         }
     }
     table.apply()
+}
+
+fn pools(nat: &HubNat) -> Vec<Net> {
+    let v4 = nat.pool_v4.map(|(ip, prefix)| (IpAddr::V4(ip), prefix));
+    let v6 = nat.pool_v6.map(|(ip, prefix)| (IpAddr::V6(ip), prefix));
+    v4.into_iter().chain(v6).collect()
 }
 
 /// The statement that translates packets of a family; `None` leaves them as they are.
@@ -426,6 +422,14 @@ impl<'a> NewTable<'a> {
         }));
     }
 
+    /// Drops what belongs to no connection, such as a late FIN or RST: the kernel does not translate it, and it
+    /// would leave with the inner address of the site.
+    fn drop_lost(&mut self) {
+        let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
+        let lost = vec![from_site, in_state(&["invalid"]), Statement::Drop(None)];
+        self.rule("forward", lost);
+    }
+
     /// A chain that others lead to.
     fn plain_chain(&mut self, chain: impl Into<Cow<'a, str>>) {
         self.batch.add(NfListObject::Chain(Chain {
@@ -504,7 +508,7 @@ impl<'a> NewTable<'a> {
     /// A chain for each of these sites, and a map that leads there by the sender: one look-up, however many
     /// they are.
     fn exceptions(&mut self, exceptions: &[(Vec<Net>, Vec<Net>)]) {
-        let mut ways: Vec<(Net, usize)> = Vec::new();
+        let mut ways: Vec<Way> = Vec::new();
         for (number, (places, allowed)) in exceptions.iter().enumerate() {
             self.plain_chain(site_chain(number));
             for (ip, prefix) in allowed {
@@ -588,13 +592,16 @@ const EGRESS: &str = "egress";
 /// Chain of what they do not reach otherwise.
 const CLOSED: &str = "closed";
 
+/// A network of a site with rules of its own, and the number of that site.
+type Way = (Net, usize);
+
 /// Name of the chain of a site with rules of its own.
 fn site_chain(number: usize) -> String {
     format!("site{number}")
 }
 
 /// Those networks that have no address in common with another one, and the others in the order of their sites.
-fn split(mut ways: Vec<(Net, usize)>) -> (Vec<(Net, usize)>, Vec<(Net, usize)>) {
+fn split(mut ways: Vec<Way>) -> (Vec<Way>, Vec<Way>) {
     // A network stands right before all that are part of it.
     ways.sort_unstable();
     let mut shared = vec![false; ways.len()];
@@ -609,7 +616,7 @@ fn split(mut ways: Vec<(Net, usize)>) -> (Vec<(Net, usize)>, Vec<(Net, usize)>) 
     }
     let marked = ways.into_iter().zip(shared);
     let (nested, single): (Vec<_>, Vec<_>) = marked.partition(|(_, shared)| *shared);
-    let plain = |list: Vec<((Net, usize), bool)>| list.into_iter().map(|(way, _)| way);
+    let plain = |list: Vec<(Way, bool)>| list.into_iter().map(|(way, _)| way);
     let mut nested: Vec<_> = plain(nested).collect();
     nested.sort_by_key(|(_, number)| *number);
     (plain(single).collect(), nested)
@@ -747,7 +754,7 @@ mod tests {
             (net("0.0.0.0", 32), 6),
         ];
         let (single, nested) = split(ways);
-        let numbers = |list: &[(Net, usize)]| list.iter().map(|(_, n)| *n).collect::<Vec<_>>();
+        let numbers = |list: &[Way]| list.iter().map(|(_, n)| *n).collect::<Vec<_>>();
         assert_eq!(numbers(&single), [6, 0, 3]);
         assert_eq!(numbers(&nested), [1, 2, 4, 5]);
         assert!(is_within(net("10.0.0.1", 32), net("0.0.0.0", 0)));
@@ -790,8 +797,9 @@ mod tests {
         });
         eprintln!("applied within {:?}", begin.elapsed());
         match applied.expect("a namespace") {
-            // Two rules for the networks of the relay, a map for each family, and the end.
-            Ok(rules) => assert_eq!(rules, Some(5)),
+            // Two rules for the networks of the relay, a map for each family, and the end. The kernel counts
+            // the two jumps to the chain as well.
+            Ok(rules) => assert_eq!(rules, Some(7)),
             Err(NftError::Missing) => eprintln!("skipped: no nft"),
             Err(error) => panic!("{error}"),
         }

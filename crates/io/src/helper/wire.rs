@@ -15,6 +15,9 @@ use rustix::net::{
 /// more memory that a parent can make the helper take.
 const BYTES_MAX: usize = 16 << 20;
 
+/// A message, and the descriptor that came with it.
+pub type Message = (Vec<u8>, Option<OwnedFd>);
+
 /// Why a message did not pass.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
@@ -62,7 +65,7 @@ pub fn send(
 ///
 /// # Errors
 /// The message is cut short or too long: the stream cannot be used any more.
-pub fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<OwnedFd>)>, WireError> {
+pub fn receive(stream: &UnixStream) -> Result<Option<Message>, WireError> {
     let mut length = [0; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
