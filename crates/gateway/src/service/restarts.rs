@@ -158,11 +158,7 @@ struct Kept {
 impl Kept {
     /// As it was set last; `None` if it was not, or if the configuration has it off now.
     fn new(path: &Path) -> Option<Self> {
-        // One that is wrong is no reason to open the switch.
-        let (state_dir, on) = match config::load_site(path) {
-            Ok(site) => (site.common.state_dir, site.kill_switch),
-            Err(_) => (config::STATE_DIR.into(), true),
-        };
+        let (state_dir, on) = state_of(path)?;
         let lock = take_lock(&state_dir, "site").ok()?;
         let file = kill_switch::path(&state_dir);
         let plan = kill_switch::read(&file).ok().flatten().filter(|_| on)?;
@@ -186,9 +182,32 @@ impl Kept {
     }
 }
 
+/// The state directory of the site with this configuration, and whether its kill switch is on. A
+/// configuration that is wrong is no reason to open the switch. `None` where it does not say which
+/// directory: another site may have the usual one, and has to start.
+fn state_of(path: &Path) -> Option<(PathBuf, bool)> {
+    match config::load_site(path) {
+        Ok(site) => Some((site.common.state_dir, site.kill_switch)),
+        Err(_) if path == Path::new(config::SITE_CONFIG) => Some((config::STATE_DIR.into(), true)),
+        Err(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_site_with_a_wrong_configuration_does_not_take_the_directory_of_the_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("site.toml");
+        fs::write(&path, "wrong").unwrap();
+        assert_eq!(state_of(&path), None);
+        if fs::metadata(config::SITE_CONFIG).is_err() {
+            let usual = Some((config::STATE_DIR.into(), true));
+            assert_eq!(state_of(Path::new(config::SITE_CONFIG)), usual);
+        }
+    }
 
     #[test]
     fn pauses_grow_to_a_minute_and_no_further() {
