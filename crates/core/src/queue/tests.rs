@@ -97,6 +97,7 @@ fn a_wrong_count_keeps_no_thread_in_a_loop_and_is_set_right() {
 #[test]
 fn the_fattest_flow_pays_when_full() {
     let mut queue = IngressQueue::new();
+    queue.keep_dropped();
     queue.push(packet(2, 1_000, Instant::ZERO));
     for _ in 0..1_000 {
         queue.push(packet(1, 1_400, Instant::ZERO));
@@ -106,12 +107,17 @@ fn the_fattest_flow_pays_when_full() {
     let stats = queue.stats();
     assert!(stats.dropped_full > 0);
     assert_eq!(stats.enqueued, stats.dropped_full + queue.packets() as u64);
+    let dropped = queue.take_dropped();
+    assert_eq!(dropped.len() as u64, stats.dropped_full);
+    assert!(dropped.iter().all(|packet| packet.flow == 1));
+    assert!(queue.take_dropped().is_empty(), "each once");
 }
 
 #[test]
 fn a_standing_queue_is_dropped_from_or_marked() {
     for (ecn, marked) in [(Ecn::NotEct, false), (Ecn::Ect0, true)] {
         let mut queue = IngressQueue::new();
+        queue.keep_dropped();
         // 1,400 bytes every 10 ms leave, but 200 ms of packets wait all the time.
         for ms in 0..2_000u64 {
             let now = Instant::from_millis(ms);
@@ -128,6 +134,7 @@ fn a_standing_queue_is_dropped_from_or_marked() {
         let stats = queue.stats();
         assert_eq!(stats.marked > 0, marked, "{stats:?}");
         assert_eq!(stats.dropped_codel > 0, !marked, "{stats:?}");
+        assert_eq!(queue.take_dropped().len() as u64, stats.dropped_codel);
     }
 }
 
@@ -237,6 +244,7 @@ proptest::proptest! {
         };
         let mut queue = IngressQueue::new();
         queue.set_hold_limits(limits);
+        queue.keep_dropped();
         queue.hold();
         let mut now = Instant::ZERO;
         for (number, push) in (0u32..).zip(&pushes) {
@@ -269,6 +277,8 @@ proptest::proptest! {
         proptest::prop_assert_eq!(held, replayed + stats.held_old - aged(&pushes, &stats, held));
         let gone = stats.held_full + stats.held_old + stats.replayed;
         proptest::prop_assert_eq!(gone, pushes.len() as u64, "every packet is accounted for");
+        let dropped = queue.take_dropped().len() as u64;
+        proptest::prop_assert_eq!(dropped, stats.held_full + stats.held_old);
         proptest::prop_assert_eq!((queue.bytes(), queue.packets(), queue.held_bytes()), (0, 0, 0));
     }
 }
