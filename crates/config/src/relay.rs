@@ -41,11 +41,8 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
         };
         let common = common::read(root, path, defaults);
         let next = root.section("hub", |section| {
-            let key_file = section.text(
-                "key_file",
-                "\"/etc/ropewalk/keys/relay-hub.key\"",
-                parse_path,
-            );
+            let shown = "\"/etc/ropewalk/keys/relay-hub.key\"";
+            let key_file = section.text("key_file", shown, parse_path);
             (site::read_hub(section), key_file)
         });
         let onward = root.section("onward", |section| read_onward(section, &common));
@@ -53,11 +50,8 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
         let (pool_v4, pool_v6) = root.section("pool", hub::read_pools);
         let masquerade = root.section("network", |network| network.boolean("masquerade"));
         let allow = root.section("egress", egress::read).unwrap_or_default();
-        let sites_file = root.text(
-            "sites_file",
-            "\"/var/lib/ropewalk/relay-sites.toml\"",
-            parse_path,
-        );
+        let shown = "\"/var/lib/ropewalk/relay-sites.toml\"";
+        let sites_file = root.text("sites_file", shown, parse_path);
         let workers = hub::read_workers(root);
         let memory_mb = root.integer_or_auto("memory_mb", hub::MEMORY_MB);
         let mut uplinks = uplinks::read(root);

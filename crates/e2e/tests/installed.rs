@@ -195,6 +195,10 @@ fn an_upgrade_leaves_gateways_their_keys_to_write_and_nothing_else_that_root_rea
         machine.run("$ROPEWALK --config /etc/ropewalk/hub.toml key"),
         key
     );
+    earlier_version_in_between(&machine);
+}
+
+fn earlier_version_in_between(machine: &Machine) {
     // An earlier version in between has taken everything back, and has replaced the link.
     machine.run(
         "rm /etc/ropewalk/hub.key; mv /etc/ropewalk/keys/hub.key.next /etc/ropewalk/hub.key; \

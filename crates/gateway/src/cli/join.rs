@@ -247,11 +247,12 @@ impl<'a> Entry<'a> {
         // As the configuration is now: it may be one that an interrupted join has written.
         let written =
             config::Config::load(self.config).context("the configuration is not usable")?;
-        let state_dir = match &written {
-            config::Config::Relay(relay) => &relay.site.common.state_dir,
-            other => &other.common().state_dir,
+        let common = if let config::Config::Relay(relay) = &written {
+            &relay.site.common
+        } else {
+            written.common()
         };
-        hub_keys::forget(state_dir)?;
+        hub_keys::forget(&common.state_dir)?;
         if let Some((_, pending)) = &self.invited {
             if self.key.exists() {
                 keep_former(&self.key)?;
