@@ -10,17 +10,20 @@
 
 mod answer;
 mod balance;
+mod history;
 mod metric;
 pub mod prometheus;
 mod request;
 mod status;
 mod tunnel;
+pub mod words;
 
 pub use answer::{
     Changed, Done, Failed, KeyChange, Paths, Reloaded, SchedulerAbout, Schedulers, TunnelPaths,
     TunnelSchedulers,
 };
 pub use balance::{BalanceStatus, DirectStatus, RuleStatus, UplinkStatus, WayStatus};
+pub use history::{Happened, History, UplinkHistory};
 pub use metric::{Measured, Metric};
 pub use request::{
     Direction, KeyRequest, LEAVING_SECONDS_MAX, PathRequest, PathUse, SchedulerRequest,

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::Words;
 use crate::{BalanceStatus, DirectStatus, PathStatus, TunnelStatus};
 
 /// State of a gateway.
@@ -46,6 +47,9 @@ pub struct Status {
     pub workers: Vec<WorkerStatus>,
     /// One entry per peer: the hub of a site, the known sites of a hub, both of a relay.
     pub tunnels: Vec<TunnelStatus>,
+    /// What is to be said of the whole gateway; empty when all is well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<Words>,
     /// Counted drops and refusals by reason, over all tunnels and the sockets.
     pub drops: BTreeMap<String, u64>,
 }

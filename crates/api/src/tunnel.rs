@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use ropewalk_types::{CongestionControl, SchedulerKind};
 
 use crate::metric::status;
+use crate::words::Words;
 
 status! {
     /// State of a tunnel.
@@ -115,6 +116,9 @@ status! {
         failures: u64 => "failures_total", "Times the path stopped working.";
         /// The last error, if any.
         last_error: Option<String>;
+        /// The state in words, what matters most first. Only the gateway knows the past that they need.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        words: Vec<Words>;
     }
     computed {
         "up", "Whether the path works.", |path| f64::from(u8::from(path.is_up()));

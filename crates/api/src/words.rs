@@ -1,0 +1,335 @@
+//! The state of an uplink and of a gateway in words: the same in `ropewalk status` and in the dashboard.
+//!
+//! Pure: equal status and equal past give equal words. Names of uplinks and sites never occur in them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{PathStatus, Status, TunnelStatus};
+
+/// Loss from which an uplink is called lossy, `0..=1`. Lower: more is told, chance losses are told, too.
+pub const LOSS_NOTABLE: f64 = 0.02;
+/// Round trips above the smallest from which a queue is called bloated, milliseconds and as a factor. Lower:
+/// sooner told, jitter of a mobile network is told, too.
+const BLOAT_MS: f64 = 150.0;
+const BLOAT_FACTOR: f64 = 4.0;
+/// Traffic from which a rise of the round trip counts as "under load", bit/s.
+const LOAD_BITS: f64 = 200_000.0;
+/// Smallest round trip from which the hub is called far, milliseconds. Satellites in high orbits have 550.
+const FAR_MS: f64 = 180.0;
+/// Part of the best uplink's rate below which an uplink is called slow.
+const SLOW_PART: f64 = 0.05;
+/// Failures in ten minutes from which an uplink is said to come and go.
+const FLAPS: u64 = 3;
+/// Outer packet size (IP and UDP headers included) below which packets are called small, bytes.
+/// Path MTU discovery begins at 1,228 and passes 1,280 within seconds on a usual network.
+const SMALL_PACKETS: usize = 1_281;
+/// How long discovery may take, seconds.
+const DISCOVERY_S: f64 = 30.0;
+/// Seconds for which an answer of a stranger counts.
+const STRANGER_S: f64 = 60.0;
+/// First second of 2025: a clock before is wrong.
+const CLOCK_MIN_S: u64 = 1_735_689_600;
+/// Share of an uplink in the traffic from which the share is told.
+const SHARE_MIN: f64 = 0.005;
+
+/// What the words are about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum About {
+    /// All is well.
+    #[default]
+    Fine,
+    /// Packets are lost.
+    Lossy,
+    /// Much slower than the best.
+    Slow,
+    /// A long queue somewhere on the way.
+    Bloated,
+    /// UDP does not pass.
+    UdpBlocked,
+    /// Somebody else answers in place of the hub.
+    LoginPage,
+    /// Large packets do not pass.
+    SmallPackets,
+    /// Data used over a metered uplink.
+    Metered,
+    /// It fails again and again.
+    Flapping,
+    /// A long way to the hub.
+    Far,
+    /// No answer.
+    Silent,
+    /// It was announced to end.
+    Leaving,
+    /// It is kept for when nothing else works.
+    Standby,
+    /// Somebody took it out of use.
+    Disabled,
+    /// The clock of this machine.
+    Clock,
+    /// Nothing works.
+    Down,
+}
+
+/// How much it matters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Weight {
+    /// All is well, or as somebody wanted it.
+    #[default]
+    Good,
+    /// It works, but worse than it could.
+    Worse,
+    /// It does not work.
+    Bad,
+}
+
+/// One thing that is to be said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Words {
+    /// What it is about.
+    pub about: About,
+    /// How much it matters.
+    pub weight: Weight,
+    /// The words.
+    pub text: String,
+}
+
+/// The recent past of a path, which its status does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Lately {
+    /// Seconds for which the path has been in its state.
+    pub state_s: f64,
+    /// Seconds for which loss has been notable.
+    pub lossy_s: f64,
+    /// Outer bit/s of the last seconds, both directions.
+    pub bits: f64,
+    /// Share of this path in what all paths of the tunnel carried in the last seconds, `0..=1`.
+    pub share: f64,
+    /// Failures in the last ten minutes.
+    pub failures: u64,
+    /// Seconds since somebody who is not the hub answered at the hub's address.
+    pub stranger_s: Option<f64>,
+}
+
+/// Whether the last error of a connection says that somebody else answered in place of the hub.
+#[must_use]
+pub fn is_stranger(error: &str) -> bool {
+    // Those of `CloseReason` in the transport: another key, or bytes that are no TLS.
+    let other_key = error.starts_with("key refused: ") && !error.contains("does not accept");
+    other_key || error.starts_with("protocol error: received corrupt message")
+}
+
+/// What is to be said of a path, what matters most first; never empty.
+#[must_use]
+pub fn of_path(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Words> {
+    let mut said = match path.state.as_str() {
+        "disabled" => vec![good(About::Disabled, "out of use: somebody took it out")],
+        "leaving" => vec![good(
+            About::Leaving,
+            "its end is announced: it carries traffic only while nothing else works",
+        )],
+        "up" => working(tunnel, path, lately),
+        "suspect" => vec![bad(
+            About::Silent,
+            format!("no answer for {}: trying again", seconds(lately.state_s)),
+        )],
+        _ => vec![not_connected(path, lately)],
+    };
+    if lately.failures >= FLAPS {
+        let text = format!("it failed {} times in 10 minutes", lately.failures);
+        said.push(worse(About::Flapping, text));
+    }
+    if path.metered {
+        let used = bytes(path.tx_bytes + path.rx_bytes);
+        let text = format!("metered: {used} used by this connection");
+        said.push(good(About::Metered, text));
+    }
+    // Stable: of equal weight what was said first stays first.
+    said.sort_by_key(|words| std::cmp::Reverse(words.weight));
+    if said.iter().all(|words| words.weight == Weight::Good) {
+        said.sort_by_key(|words| words.about == About::Metered);
+    }
+    said
+}
+
+fn not_connected(path: &PathStatus, lately: &Lately) -> Words {
+    if lately.stranger_s.is_some_and(|s| s < STRANGER_S) {
+        return bad(
+            About::LoginPage,
+            "somebody else answers in place of the hub, as behind a login page: log in there with \
+             `ropewalk portal`",
+        );
+    }
+    let time = seconds(lately.state_s);
+    let text = match path.last_error.as_deref() {
+        Some(error) if !error.starts_with("timed out") => {
+            format!("not connected for {time}: {error}; trying again")
+        }
+        _ => format!("no answer for {time}: trying again"),
+    };
+    bad(About::Silent, text)
+}
+
+/// What is to be said of a path that is up.
+fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Words> {
+    let mut said = Vec::new();
+    if path.transport == "tls" {
+        said.push(worse(
+            About::UdpBlocked,
+            "UDP is blocked here: TLS carries it",
+        ));
+    }
+    if path.loss >= LOSS_NOTABLE {
+        let percent = path.loss * 100.0;
+        let repaired = if tunnel.protection_bytes > 0 {
+            "repaired"
+        } else {
+            "not repaired"
+        };
+        let text = format!(
+            "lost {percent:.0} % for {}: {repaired}",
+            seconds(lately.lossy_s)
+        );
+        said.push(worse(About::Lossy, text));
+    }
+    if path.rtt_ms - path.rtt_min_ms > BLOAT_MS && path.rtt_ms > BLOAT_FACTOR * path.rtt_min_ms {
+        let why = if lately.bits >= LOAD_BITS {
+            "under load: a bloated queue"
+        } else {
+            "without load of ours: others fill the queue, or the signal is weak"
+        };
+        let text = format!(
+            "round trip rose from {:.0} to {:.0} ms {why}",
+            path.rtt_min_ms, path.rtt_ms
+        );
+        said.push(worse(About::Bloated, text));
+    }
+    if let Some(largest) = largest_packet(path, lately) {
+        let text = format!("packets above {} bytes do not pass", thousands(largest));
+        said.push(worse(About::SmallPackets, text));
+    }
+    if let Some(best) = much_faster(tunnel, path) {
+        let text = format!(
+            "slow: {:.1} Mbit/s beside {best:.0} of the best",
+            path.rate_mbit
+        );
+        said.push(worse(About::Slow, text));
+    }
+    if let Some(first) = said.first_mut() {
+        if let Some(share) = share(lately) {
+            first.text.push_str(&format!("; {share}"));
+        }
+        return said;
+    }
+    let other_up = |other: &PathStatus| other.is_up() && !other.standby;
+    if path.standby && tunnel.paths.iter().any(other_up) {
+        let text = "works; kept for when nothing else works";
+        return vec![good(About::Standby, text)];
+    }
+    let text = share(lately).map_or("works; idle".to_owned(), |share| format!("works; {share}"));
+    vec![good(About::Fine, text)]
+}
+
+fn share(lately: &Lately) -> Option<String> {
+    (lately.share >= SHARE_MIN && lately.bits > 0.0)
+        .then(|| format!("carries {:.0} %", lately.share * 100.0))
+}
+
+/// The largest outer packet, where that is small and discovery had its time.
+fn largest_packet(path: &PathStatus, lately: &Lately) -> Option<usize> {
+    let v6 = path.remote.is_some_and(|remote| remote.is_ipv6());
+    let largest = path.mtu + if v6 { 48 } else { 28 };
+    let small = path.transport == "quic" && path.mtu > 0 && largest < SMALL_PACKETS;
+    (small && lately.state_s >= DISCOVERY_S).then_some(largest)
+}
+
+/// The rate of the best path, if this one has only a small part of that.
+fn much_faster(tunnel: &TunnelStatus, path: &PathStatus) -> Option<f64> {
+    let up = tunnel.paths.iter().filter(|other| other.is_up());
+    let best = up.map(|other| other.rate_mbit).fold(0.0, f64::max);
+    (path.rate_mbit > 0.0 && path.rate_mbit < best * SLOW_PART).then_some(best)
+}
+
+/// What is to be said of a whole gateway at `now_s`, seconds since 1970. Empty when all is well.
+#[must_use]
+pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
+    let mut said = Vec::new();
+    if now_s < CLOCK_MIN_S {
+        let text = "the clock of this machine is wrong: it stands before 2025; set it, or start a time service";
+        said.push(bad(About::Clock, text));
+    }
+    if status.role != "site" {
+        return said;
+    }
+    for tunnel in &status.tunnels {
+        if let Some(down) = tunnel.down_s {
+            let held = if tunnel.hold_bytes > 0 {
+                format!("; {} held until one does", bytes(tunnel.hold_bytes))
+            } else {
+                String::new()
+            };
+            let text = format!("no uplink reaches the hub for {}{held}", seconds(down));
+            said.push(bad(About::Down, text));
+        }
+        let up = tunnel.paths.iter().filter(|path| path.is_up());
+        let nearest = up.map(|path| path.rtt_min_ms).fold(f64::INFINITY, f64::min);
+        if nearest.is_finite() && nearest >= FAR_MS {
+            let text = format!(
+                "the hub is far: {nearest:.0} ms there and back at best; a hub near you answers sooner"
+            );
+            said.push(worse(About::Far, text));
+        }
+    }
+    said
+}
+
+fn words(about: About, weight: Weight, text: impl Into<String>) -> Words {
+    Words {
+        about,
+        weight,
+        text: text.into(),
+    }
+}
+
+fn good(about: About, text: impl Into<String>) -> Words {
+    words(about, Weight::Good, text)
+}
+
+fn worse(about: About, text: impl Into<String>) -> Words {
+    words(about, Weight::Worse, text)
+}
+
+fn bad(about: About, text: impl Into<String>) -> Words {
+    words(about, Weight::Bad, text)
+}
+
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7_200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.0} h", s / 3_600.0),
+    }
+}
+
+/// Bytes in the largest unit that leaves a digit before the point.
+fn bytes(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1_000.0 && unit + 1 < units.len() {
+        value /= 1_000.0;
+        unit += 1;
+    }
+    let digits = usize::from(unit > 0 && value < 100.0);
+    format!("{value:.digits$} {}", units[unit])
+}
+
+fn thousands(number: usize) -> String {
+    if number < 1_000 {
+        return number.to_string();
+    }
+    format!("{},{:03}", number / 1_000, number % 1_000)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Each state has its words, and each boundary two sides.
+
+use super::*;
+
+/// An uplink on which all is well.
+fn path() -> PathStatus {
+    PathStatus {
+        uplink: "wlan0".to_owned(),
+        state: "up".to_owned(),
+        transport: "quic".to_owned(),
+        rtt_ms: 40.0,
+        rtt_min_ms: 35.0,
+        rate_mbit: 20.0,
+        mtu: 1_444,
+        ..PathStatus::default()
+    }
+}
+
+fn lately() -> Lately {
+    Lately {
+        state_s: 100.0,
+        bits: 1e6,
+        share: 0.3,
+        ..Lately::default()
+    }
+}
+
+fn said(path: PathStatus, lately: Lately) -> Vec<(About, String)> {
+    let tunnel = TunnelStatus {
+        protection_bytes: 1,
+        paths: vec![path.clone()],
+        ..TunnelStatus::default()
+    };
+    let words = of_path(&tunnel, &path, &lately);
+    words.into_iter().map(|w| (w.about, w.text)).collect()
+}
+
+#[track_caller]
+fn first(path: PathStatus, lately: Lately, about: About, text: &str) {
+    assert_eq!(said(path, lately)[0], (about, text.to_owned()));
+}
+
+#[test]
+fn each_state_of_a_working_uplink_has_its_words() {
+    first(path(), lately(), About::Fine, "works; carries 30 %");
+    first(path(), Lately::default(), About::Fine, "works; idle");
+    let lossy = PathStatus {
+        loss: 0.08,
+        ..path()
+    };
+    let past = Lately {
+        lossy_s: 20.0,
+        ..lately()
+    };
+    first(
+        lossy,
+        past,
+        About::Lossy,
+        "lost 8 % for 20 s: repaired; carries 30 %",
+    );
+    let tls = PathStatus {
+        transport: "tls".to_owned(),
+        ..path()
+    };
+    first(
+        tls,
+        Lately::default(),
+        About::UdpBlocked,
+        "UDP is blocked here: TLS carries it",
+    );
+    let bloated = PathStatus {
+        rtt_ms: 900.0,
+        rtt_min_ms: 40.0,
+        ..path()
+    };
+    let text = "round trip rose from 40 to 900 ms under load: a bloated queue; carries 30 %";
+    first(bloated.clone(), lately(), About::Bloated, text);
+    let idle = said(bloated, Lately::default());
+    assert!(idle[0].1.contains("without load of ours"), "{idle:?}");
+    let small = PathStatus {
+        mtu: 1_252,
+        ..path()
+    };
+    first(
+        small,
+        Lately {
+            share: 0.0,
+            ..lately()
+        },
+        About::SmallPackets,
+        "packets above 1,280 bytes do not pass",
+    );
+}
+
+#[test]
+fn an_uplink_that_does_not_work_says_why_as_far_as_is_known() {
+    let state = |state: &str, error: Option<&str>| PathStatus {
+        state: state.to_owned(),
+        last_error: error.map(str::to_owned),
+        ..path()
+    };
+    let past = Lately {
+        state_s: 12.0,
+        ..lately()
+    };
+    for silent in ["suspect", "down", "connecting"] {
+        let text = "no answer for 12 s: trying again";
+        first(state(silent, None), past, About::Silent, text);
+    }
+    let unreachable = "not connected for 12 s: network is unreachable; trying again";
+    let error = Some("network is unreachable");
+    first(state("down", error), past, About::Silent, unreachable);
+    let stranger = Lately {
+        stranger_s: Some(5.0),
+        ..past
+    };
+    let portal = said(state("down", None), stranger);
+    assert_eq!(portal[0].0, About::LoginPage);
+    let long_ago = Lately {
+        stranger_s: Some(61.0),
+        ..past
+    };
+    assert_eq!(said(state("down", None), long_ago)[0].0, About::Silent);
+    assert_eq!(said(state("disabled", None), past)[0].0, About::Disabled);
+    assert_eq!(said(state("leaving", None), past)[0].0, About::Leaving);
+}
+
+#[test]
+fn only_a_stranger_at_the_address_of_the_hub_is_a_login_page() {
+    assert!(is_stranger("key refused: the peer has another key"));
+    assert!(is_stranger(
+        "protocol error: received corrupt message of type InvalidContentType"
+    ));
+    for other in [
+        "key refused: the peer does not accept this key (not enrolled, or removed)",
+        "timed out: check that the peer runs, its address, and that UDP is not blocked",
+        "connection refused",
+    ] {
+        assert!(!is_stranger(other), "{other}");
+    }
+}
+
+#[test]
+fn what_matters_most_is_said_first() {
+    let flapping = Lately {
+        failures: 4,
+        ..lately()
+    };
+    let metered = PathStatus {
+        metered: true,
+        rx_bytes: 1_900_000_000,
+        ..path()
+    };
+    let words = said(metered.clone(), flapping);
+    assert_eq!(
+        words[0],
+        (
+            About::Flapping,
+            "it failed 4 times in 10 minutes".to_owned()
+        )
+    );
+    let calm = said(metered, lately());
+    let abouts: Vec<_> = calm.iter().map(|words| words.0).collect();
+    assert_eq!(abouts, [About::Fine, About::Metered]);
+    assert!(calm[1].1.starts_with("metered: 1.9 GB used"), "{calm:?}");
+    let silent = PathStatus {
+        state: "suspect".to_owned(),
+        ..path()
+    };
+    assert_eq!(said(silent, flapping)[0].0, About::Silent);
+}
+
+#[test]
+fn boundaries_hold() {
+    let about = |path, lately| said(path, lately)[0].0;
+    assert_eq!(
+        about(
+            PathStatus {
+                loss: 0.019,
+                ..path()
+            },
+            lately()
+        ),
+        About::Fine
+    );
+    assert_eq!(
+        about(
+            PathStatus {
+                mtu: 1_253,
+                ..path()
+            },
+            lately()
+        ),
+        About::Fine
+    );
+    let young = Lately {
+        state_s: 29.0,
+        ..lately()
+    };
+    assert_eq!(
+        about(
+            PathStatus {
+                mtu: 1_200,
+                ..path()
+            },
+            young
+        ),
+        About::Fine
+    );
+    // A satellite has a long way and no queue.
+    let satellite = PathStatus {
+        rtt_ms: 700.0,
+        rtt_min_ms: 560.0,
+        ..path()
+    };
+    assert_eq!(about(satellite, lately()), About::Fine);
+}
+
+#[test]
+fn a_slow_uplink_is_told_beside_a_fast_one_and_a_standby_rests() {
+    let slow = PathStatus {
+        rate_mbit: 0.5,
+        ..path()
+    };
+    let standby = PathStatus {
+        standby: true,
+        ..path()
+    };
+    let tunnel = TunnelStatus {
+        paths: vec![path(), slow.clone(), standby.clone()],
+        ..TunnelStatus::default()
+    };
+    let words = |path| of_path(&tunnel, path, &Lately::default()).remove(0);
+    assert_eq!(words(&slow).text, "slow: 0.5 Mbit/s beside 20 of the best");
+    assert_eq!(words(&standby).about, About::Standby);
+}
+
+#[test]
+fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
+    let now = CLOCK_MIN_S + 1;
+    let far = |ms| Status {
+        role: "site".to_owned(),
+        tunnels: vec![TunnelStatus {
+            paths: vec![PathStatus {
+                rtt_min_ms: ms,
+                ..path()
+            }],
+            ..TunnelStatus::default()
+        }],
+        ..Status::default()
+    };
+    assert!(of_gateway(&far(179.0), now).is_empty());
+    assert_eq!(of_gateway(&far(210.0), now)[0].about, About::Far);
+    assert_eq!(of_gateway(&far(10.0), 86_400)[0].about, About::Clock);
+    let mut down = far(10.0);
+    down.tunnels[0].down_s = Some(4.0);
+    down.tunnels[0].hold_bytes = 2_000;
+    let words = of_gateway(&down, now);
+    assert_eq!(
+        words[0].text,
+        "no uplink reaches the hub for 4 s; 2.0 kB held until one does"
+    );
+}
