@@ -26,7 +26,7 @@ pub use balance::{BalanceStatus, DirectStatus, RuleStatus, UplinkStatus, WayStat
 pub use history::{Happened, History, UplinkHistory};
 pub use metric::{Measured, Metric};
 pub use request::{
-    Direction, KeyRequest, LEAVING_SECONDS_MAX, PathRequest, PathUse, SchedulerRequest,
+    Direction, KeyRequest, LEAVING_SECONDS_MAX, Marks, PathRequest, PathUse, SchedulerRequest,
 };
 pub use status::{KeyRotation, KillSwitchStatus, OnwardStatus, Status, WorkerStatus};
 pub use tunnel::{PathStatus, TunnelStatus};

@@ -51,7 +51,7 @@ pub struct SchedulerRequest {
     pub site: Option<String>,
 }
 
-/// Body of `POST /v1/paths`: either `enabled`, or `leaving` with `seconds` if wanted.
+/// Body of `POST /v1/paths`: `enabled`, or `leaving` with `seconds` if wanted, or marks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathRequest {
@@ -66,6 +66,21 @@ pub struct PathRequest {
     /// How long an announced end is awaited at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<u32>,
+    /// Whether it is used only while no other works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standby: Option<bool>,
+    /// Whether it costs money by the byte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metered: Option<bool>,
+}
+
+/// Marks of an uplink that somebody set by hand; what is `None` is as configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Used only while no other works.
+    pub standby: Option<bool>,
+    /// Costs money by the byte.
+    pub metered: Option<bool>,
 }
 
 /// Body of `POST /v1/key`.
@@ -109,7 +124,20 @@ impl PathRequest {
             enabled,
             leaving,
             seconds,
+            standby: None,
+            metered: None,
         }
+    }
+
+    /// The marks that are asked for, if that is what is asked for.
+    #[must_use]
+    pub fn marks(&self) -> Option<Marks> {
+        let marks = Marks {
+            standby: self.standby,
+            metered: self.metered,
+        };
+        let alone = self.enabled.is_none() && self.leaving.is_none() && self.seconds.is_none();
+        (alone && marks != Marks::default()).then_some(marks)
     }
 
     /// What is asked for.
@@ -123,6 +151,9 @@ impl PathRequest {
             .is_some_and(|s| s == 0 || s > LEAVING_SECONDS_MAX)
         {
             return Err("\"seconds\" must be 1 to 3600");
+        }
+        if self.standby.is_some() || self.metered.is_some() {
+            return Err("\"standby\" and \"metered\" go with nothing else");
         }
         match (self.enabled, self.leaving, longest) {
             (Some(true), None, None) => Ok(PathUse::Enabled),

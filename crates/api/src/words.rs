@@ -158,7 +158,7 @@ fn not_connected(path: &PathStatus, lately: &Lately) -> Words {
         return bad(
             About::LoginPage,
             "somebody else answers in place of the hub, as behind a login page: log in there with \
-             `ropewalk portal`",
+             `ropewalk portal 5m`",
         );
     }
     let time = seconds(lately.state_s);

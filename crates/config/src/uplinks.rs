@@ -1,7 +1,9 @@
 //! `[uplinks]` and `[[uplink]]`: which interfaces become uplinks, and how they are marked.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use ropewalk_api::Marks;
 use ropewalk_core::path::BOTTLENECK_MAX;
 use ropewalk_transport::CongestionControl;
 
@@ -25,6 +27,8 @@ pub struct UplinkRules {
     pub exclude: Vec<Pattern>,
     /// Marks; the first rule that matches counts.
     pub marks: Vec<UplinkMark>,
+    /// Marks that somebody set while the site runs, by name; stronger than `marks`. None come from a file.
+    pub by_hand: BTreeMap<String, Marks>,
     /// Directory of wpa_supplicant's control sockets; `None` to listen to none.
     pub supplicant: Option<PathBuf>,
 }
@@ -112,8 +116,7 @@ pub(super) fn read_patterns(uplinks: &mut Section<'_>) -> UplinkRules {
     UplinkRules {
         include: include.unwrap_or_default(),
         exclude: exclude.unwrap_or_default(),
-        marks: Vec::new(),
-        supplicant: None,
+        ..UplinkRules::default()
     }
 }
 

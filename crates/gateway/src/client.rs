@@ -129,22 +129,38 @@ impl Client {
         serde_json::from_value(value).context(OTHER_VERSION)
     }
 
-    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let answer = runtime.block_on(async {
-            tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await
-        });
-        let Ok(answer) = answer else {
-            return Err(NotRunning(format!(
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// What the gateway answers, as it is.
+    ///
+    /// # Errors
+    /// The gateway does not run, or does not answer.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        let answer = tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await;
+        answer.unwrap_or_else(|_| {
+            Err(NotRunning(format!(
                 "the gateway at {} did not answer within {} s",
                 self.socket.display(),
                 TIMEOUT.as_secs()
             ))
-            .into());
-        };
-        let (status, bytes) = answer?;
+            .into())
+        })
+    }
+
+    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (status, bytes) = runtime.block_on(self.ask(method, path, body))?;
         let value: Value = serde_json::from_slice(&bytes)
             .context("the gateway gave an answer that is no JSON: is this its socket?")?;
         if status.is_success() {

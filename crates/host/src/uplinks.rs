@@ -72,13 +72,18 @@ fn uplink(
         return None;
     }
     let mark = rules.marks.iter().find(|mark| mark.pattern.matches(name));
+    let by_hand = rules.by_hand.get(name).copied().unwrap_or_default();
     Some(Uplink {
         name: name.to_owned(),
         ifindex: interface.index,
         addresses,
         mtu: interface.mtu,
-        standby: mark.is_some_and(|mark| mark.standby),
-        metered: mark.is_some_and(|mark| mark.metered),
+        standby: by_hand
+            .standby
+            .unwrap_or_else(|| mark.is_some_and(|mark| mark.standby)),
+        metered: by_hand
+            .metered
+            .unwrap_or_else(|| mark.is_some_and(|mark| mark.metered)),
         bottleneck: mark.and_then(|mark| mark.bottleneck),
         weight: mark.and_then(|mark| mark.weight),
         protection_hourly: mark.and_then(|mark| mark.protection_hourly),
@@ -262,6 +267,21 @@ mod tests {
                 "{what}"
             );
         }
+    }
+
+    #[test]
+    fn marks_by_hand_are_stronger_than_configured_ones_and_leave_the_others() {
+        let mut rules = rules("[[uplink]]\nmatch = \"wlan*\"\nmetered = true\nweight = 7\n");
+        let marks = |rules: &UplinkRules| {
+            let interfaces = [interface("wlan0", &["192.0.2.5/24"])];
+            let uplinks = select(&interfaces, rules, "ropewalk0", &[HUB.parse().unwrap()]);
+            (uplinks[0].standby, uplinks[0].metered, uplinks[0].weight)
+        };
+        assert_eq!(marks(&rules), (false, true, Some(7)));
+        rules.by_hand.entry("wlan0".to_owned()).or_default().standby = Some(true);
+        assert_eq!(marks(&rules), (true, true, Some(7)));
+        rules.by_hand.entry("wlan0".to_owned()).or_default().metered = Some(false);
+        assert_eq!(marks(&rules), (true, false, Some(7)));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod balance;
 mod balance_status;
 mod completions;
+mod dashboard;
 mod doctor;
 mod down;
 mod hub;
@@ -43,6 +44,7 @@ const EXAMPLES: &str = "Examples:
     ropewalk join                     ask for the token, make a key, write the configuration
     ropewalk up                       run it
     ropewalk status                   what each path does
+    ropewalk dashboard                the same in a browser, with charts
     ropewalk portal 5m                log in to a hotel's network past the kill switch
     ropewalk down                     stop it and lift the kill switch
   On a machine between them, if there is one (a relay):
@@ -113,6 +115,7 @@ enum CliCommand {
     Invite(invite::Invite),
     Join(join::Join),
     Status(status::StatusArgs),
+    Dashboard(dashboard::Dashboard),
     Path(path::PathArgs),
     Scheduler(scheduler::SchedulerArgs),
     Key(key::Key),
@@ -143,6 +146,7 @@ pub fn main() -> ExitCode {
         CliCommand::Invite(command) => command.run(global),
         CliCommand::Join(command) => command.run(global),
         CliCommand::Status(command) => command.run(global),
+        CliCommand::Dashboard(command) => command.run(global),
         CliCommand::Path(command) => command.run(global),
         CliCommand::Scheduler(command) => command.run(global),
         CliCommand::Key(command) => command.run(global),

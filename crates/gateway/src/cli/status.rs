@@ -9,6 +9,7 @@ use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
 use crate::exit::{self, NotRunning};
+use ropewalk_api::words::Weight;
 use ropewalk_api::{KillSwitchStatus, PathStatus, Status, TunnelStatus, WorkerStatus};
 use ropewalk_wire::Versions;
 
@@ -166,6 +167,9 @@ fn render(status: &Status, style: Style) -> String {
         ));
     }
     out.push_str(&workers(&status.workers));
+    for words in &status.words {
+        out.push_str(&format!("{}\n", style.paint(Colour::Yellow, &words.text)));
+    }
     if let Some(switch) = &status.kill_switch {
         out.push_str(&kill_switch(switch, style));
     }
@@ -176,7 +180,9 @@ fn render(status: &Status, style: Style) -> String {
             out.push_str(&path_table(tunnel, style, "  "));
         }
         for path in &tunnel.paths {
-            if let Some(error) = path.last_error.as_ref().filter(|_| path.state != "up") {
+            if let Some(words) = notable(path) {
+                out.push_str(&format!("  {}: {words}\n", path.uplink));
+            } else if let Some(error) = path.last_error.as_ref().filter(|_| path.state != "up") {
                 out.push_str(&format!("  {}: {error}\n", path.uplink));
             }
         }
@@ -268,6 +274,13 @@ fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {
         out.push_str(&format!("  {protection}\n"));
     }
     out
+}
+
+/// The state of a path in words, unless all is well or the gateway is of a version without words.
+fn notable(path: &PathStatus) -> Option<String> {
+    let notable = path.words.iter().any(|words| words.weight != Weight::Good);
+    let all: Vec<_> = path.words.iter().map(|words| words.text.as_str()).collect();
+    notable.then(|| all.join("; "))
 }
 
 /// What outages of all paths came to; nothing while there was none.
@@ -424,6 +437,7 @@ fn uplink_name(path: &PathStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ropewalk_api::words::Words;
 
     #[test]
     fn status_shows_paths_with_state_marks_and_errors() {
@@ -474,6 +488,45 @@ mod tests {
             "errors of working paths are stale"
         );
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_uplink_stands_in_words_below_the_table() {
+        let said = |weight, text: &str| Words {
+            weight,
+            text: text.to_owned(),
+            ..Words::default()
+        };
+        let path = |uplink: &str, words: Vec<Words>| PathStatus {
+            uplink: uplink.to_owned(),
+            state: "connecting".to_owned(),
+            last_error: Some("timed out".to_owned()),
+            words,
+            ..PathStatus::default()
+        };
+        let lossy = said(Weight::Worse, "lost 8 % for 20 s: repaired");
+        let metered = said(Weight::Good, "metered: 2 GB used");
+        let status = Status {
+            words: vec![said(Weight::Worse, "the hub is far")],
+            tunnels: vec![TunnelStatus {
+                paths: vec![
+                    path("eth0", vec![lossy, metered]),
+                    path("wlan0", vec![said(Weight::Good, "out of use")]),
+                    path("old0", Vec::new()),
+                ],
+                ..TunnelStatus::default()
+            }],
+            ..Status::default()
+        };
+        let text = render(&status, Style::plain());
+        for part in [
+            "\nthe hub is far\n",
+            "  eth0: lost 8 % for 20 s: repaired; metered: 2 GB used\n",
+            "  old0: timed out\n",
+        ] {
+            assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
+        assert!(!text.contains("out of use"), "{text}");
     }
 
     #[test]

@@ -10,7 +10,8 @@ use ropewalk_balance::{Balance, Shared, check, lock, status};
 use ropewalk_config::{self as config, BalanceConfig};
 use tokio::sync::mpsc;
 
-use super::api::{CommandSink, Reload};
+use super::api::{Api, CommandSink, Reload};
+use super::memory::{self, Memory};
 use super::watchdog::Watchdog;
 use super::{
     ApiSocket, Asked, Commands, Held, Signals, keys, notify, reload_and_log, restarts, rights,
@@ -34,14 +35,15 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
     .await?;
     held.changes.settle();
     let commands = Commands(answer_commands(shared));
-    let api = ApiSocket::open(
-        &common,
-        &commands,
-        Arc::clone(&reload),
-        keys::by_hand(),
-        false,
-    )
-    .await?;
+    let api = Api {
+        commands: commands.0,
+        reload: Arc::clone(&reload),
+        change_key: keys::by_hand(),
+        memory: Memory::none(),
+        mark: memory::no_marks(),
+        is_hub: false,
+    };
+    let api = ApiSocket::open(&common, api).await?;
     restarts::ready(path);
     let names = balance.uplinks();
     tracing::info!(config = %path.display(), uplinks = ?names, "balancing");

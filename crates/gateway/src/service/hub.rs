@@ -13,7 +13,8 @@ use ropewalk_transport::{Identity, PublicKey};
 use tokio::sync::mpsc;
 
 use super::admission::Admission;
-use super::api::Reload;
+use super::api::{Api, Reload};
+use super::memory::{self, Memory};
 use super::network::Firewall;
 use super::watchdog::Watchdog;
 use super::{
@@ -26,7 +27,8 @@ use crate::engine::{GROUPS, start_hub};
 use crate::key_file;
 use crate::sites::Sites;
 use ropewalk_config::HubConfig;
-use ropewalk_host::{Changes, memory};
+use ropewalk_host::Changes;
+use ropewalk_host::memory as machine_memory;
 
 /// From this many processors on a hub has a worker for each. With fewer a worker would take them from the
 /// kernel's share of the work, which is about as large. Not measured.
@@ -72,7 +74,15 @@ pub(super) async fn run(
     }
     let commands = &hub.engine.commands;
     let change_key = keys::of_hub(key_file, commands.clone());
-    let api = ApiSocket::open(&config.common, commands, reload, change_key, true).await?;
+    let api = Api {
+        commands: Arc::clone(&commands.0),
+        reload,
+        change_key,
+        memory: Memory::open(&config.common, false),
+        mark: memory::no_marks(),
+        is_hub: true,
+    };
+    let api = ApiSocket::open(&config.common, api).await?;
     restarts::ready(path);
     tracing::info!(
         name = config.common.name,
@@ -229,7 +239,7 @@ fn worker_count(wanted: Option<usize>) -> usize {
 
 /// Memory for packets of each worker, bytes.
 fn memory_of_each(wanted_mb: Option<u64>, workers: usize) -> u64 {
-    let usual = memory::of_process() / MEMORY_PART;
+    let usual = machine_memory::of_process() / MEMORY_PART;
     wanted_mb.map_or(usual, |mb| mb * 1_000_000) / workers as u64
 }
 

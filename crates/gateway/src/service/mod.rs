@@ -18,6 +18,7 @@ mod balance;
 mod guard;
 mod hub;
 mod keys;
+mod memory;
 mod relay;
 pub mod restarts;
 mod rights;
@@ -44,6 +45,7 @@ use crate::key_file;
 use api::{Api, CommandSink, Reload};
 use keys::ChangeKey;
 pub(crate) use keys::next_of_site;
+use memory::Memory;
 use network::Tun;
 use ropewalk_config as config;
 use ropewalk_config::common::Common;
@@ -386,26 +388,22 @@ impl Drop for RunningEngine {
     }
 }
 
-/// The API of a running gateway; its socket is removed when dropped.
+/// The API of a running gateway. When dropped, its socket is removed, and what it remembers is written.
 #[derive(Debug)]
-struct ApiSocket(PathBuf);
+struct ApiSocket {
+    path: PathBuf,
+    memory: Memory,
+}
 
 impl ApiSocket {
-    async fn open(
-        common: &Common,
-        commands: &Commands,
-        reload: Reload,
-        change_key: ChangeKey,
-        is_hub: bool,
-    ) -> anyhow::Result<Self> {
-        let api = Api {
-            commands: Arc::clone(&commands.0),
-            reload,
-            change_key,
-            is_hub,
-        };
+    async fn open(common: &Common, api: Api) -> anyhow::Result<Self> {
+        let memory = api.memory.clone();
+        memory.follow(Arc::clone(&api.commands));
         api::serve_unix(api.clone(), &common.socket, common.socket_group.as_deref())?;
-        let socket = Self(common.socket.clone());
+        let socket = Self {
+            path: common.socket.clone(),
+            memory,
+        };
         if let Some(address) = common.api_listen {
             api::serve_tcp(api, address).await?;
         }
@@ -415,7 +413,8 @@ impl ApiSocket {
 
 impl Drop for ApiSocket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(&self.path);
+        self.memory.save();
     }
 }
 

@@ -11,8 +11,9 @@ use std::sync::mpsc::sync_channel;
 
 use anyhow::Context;
 
-use super::api::Reload;
+use super::api::{Api, Reload};
 use super::hub::Hub;
+use super::memory::{self, Memory};
 use super::site::{Relayed, Site};
 use super::watchdog::Watchdog;
 use super::{
@@ -68,7 +69,15 @@ pub(super) async fn run(
     });
     let commands = both(hub.engine.commands.clone(), site.engine.commands.clone());
     let reload = reload_both(Arc::clone(&hub.reload), Arc::clone(&site.reload));
-    let api = ApiSocket::open(&config.hub.common, &commands, reload, keys::by_hand(), true).await?;
+    let api = Api {
+        commands: commands.0,
+        reload,
+        change_key: keys::by_hand(),
+        memory: Memory::open(&config.hub.common, false),
+        mark: memory::no_marks(),
+        is_hub: true,
+    };
+    let api = ApiSocket::open(&config.hub.common, api).await?;
     restarts::ready(path);
     tracing::info!(
         name = config.hub.common.name,

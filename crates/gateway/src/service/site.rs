@@ -19,10 +19,11 @@ use ropewalk_transport::Identity;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::api::Reload;
+use super::api::{Api, Mark, Reload};
 use super::direct::Direct;
 use super::guard::Guard;
 use super::keys::{ChangeKey, SiteKeys};
+use super::memory::Memory;
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::watchdog::Watchdog;
 use super::{
@@ -57,6 +58,7 @@ const START_EXTENSION: Duration = Duration::from_mins(5);
 pub(super) struct Site {
     pub(super) engine: RunningEngine,
     pub(super) reload: Reload,
+    mark: Mark,
     config: SiteConfig,
     hub: Arc<HubAddresses>,
     rules: Arc<Mutex<UplinkRules>>,
@@ -104,9 +106,15 @@ pub(super) async fn run(
         return Ok(());
     };
     let common = &site.config.common;
-    let reload = Arc::clone(&site.reload);
-    let change_key = site.change_key();
-    let api = ApiSocket::open(common, &site.commands(), reload, change_key, false).await?;
+    let api = Api {
+        commands: site.commands().0,
+        reload: Arc::clone(&site.reload),
+        change_key: site.change_key(),
+        memory: Memory::open(common, true),
+        mark: Arc::clone(&site.mark),
+        is_hub: false,
+    };
+    let api = ApiSocket::open(common, api).await?;
     restarts::ready(path);
     tracing::info!(
         name = common.name,
@@ -189,6 +197,7 @@ impl Site {
         let rules = Arc::new(Mutex::new(config.uplinks.clone()));
         let (reloaded, reloads) = mpsc::channel(1);
         Ok(Some(Self {
+            mark: mark(Arc::clone(&rules), interfaces.clone(), reloaded.clone()),
             reload: reload(source, Arc::clone(&rules), direct.as_ref(), reloaded),
             engine,
             config,
@@ -572,6 +581,30 @@ async fn next_turn(direct: &mut Option<Direct>) -> anyhow::Result<Turn> {
     }
 }
 
+/// Marks uplinks by hand. Marks of names that are no interface are refused, so there are few of them.
+fn mark(
+    rules: Arc<Mutex<UplinkRules>>,
+    interfaces: watch::Receiver<Vec<Interface>>,
+    done: mpsc::Sender<()>,
+) -> Mark {
+    Arc::new(move |uplink, marks| {
+        let interfaces = interfaces.borrow();
+        if !interfaces.iter().any(|interface| interface.name == uplink) {
+            return Err(format!("there is no uplink {uplink}; see `ropewalk path`"));
+        }
+        let mut rules = rules.lock().unwrap_or_else(PoisonError::into_inner);
+        rules
+            .by_hand
+            .retain(|name, _| interfaces.iter().any(|interface| interface.name == *name));
+        let set = rules.by_hand.entry(uplink.to_owned()).or_default();
+        set.standby = marks.standby.or(set.standby);
+        set.metered = marks.metered.or(set.metered);
+        // A full channel means that the rules are followed anyway.
+        let _ = done.try_send(());
+        Ok(())
+    })
+}
+
 fn reload(
     (path, load): (&Path, Load),
     rules: Arc<Mutex<UplinkRules>>,
@@ -586,7 +619,12 @@ fn reload(
         if let Some(spread) = &spread {
             spread(&config)?;
         }
-        *rules.lock().unwrap_or_else(PoisonError::into_inner) = config.uplinks;
+        let mut rules = rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_hand = std::mem::take(&mut rules.by_hand);
+        *rules = UplinkRules {
+            by_hand,
+            ..config.uplinks
+        };
         // A full channel means that a reload is due anyway.
         let _ = done.try_send(());
         Ok(format!(

@@ -7,10 +7,12 @@
 //! | `GET /v1/scheduler` | the schedulers there are, and those in use |
 //! | `POST /v1/scheduler` | `{"kind":…,"direction":…,"site":…}` → `{"changed":n}` |
 //! | `GET /v1/paths` | the paths of every tunnel |
-//! | `POST /v1/paths` | `{"uplink":…,"enabled":…}` or `{"uplink":…,"leaving":true,"seconds":…}` |
+//! | `POST /v1/paths` | `{"uplink":…,"enabled":…}`, `{"uplink":…,"leaving":true,"seconds":…}`, or `{"uplink":…,"standby":…,"metered":…}` |
 //! | `POST /v1/sites/reload` | a hub reads its sites file again |
 //! | `POST /v1/reload` | as SIGHUP: sites of a hub, rules for uplinks of a site |
 //! | `POST /v1/key` | `{"switch":false}`: a next key is made, and announced or asked for; `{"switch":true}`: a hub has its next key now → `{"key":…}` |
+//! | `GET /v1/history` | `?range=minutes`, `hour` or `day`, `&last=n` points → [`ropewalk_api::History`] |
+//! | `GET /v1/happened` | what happened lately, in words |
 //! | `GET /metrics` | Prometheus text |
 //!
 //! Invariant: a bad request gets a 4xx with `{"error":…}`. Connections, body sizes and waiting
@@ -29,21 +31,22 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 
 use anyhow::Context;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use ropewalk_api::{
-    Changed, Done, Failed, KeyChange, KeyRequest, PathRequest, Paths, Reloaded, SchedulerRequest,
-    Schedulers, Status, prometheus,
+    Changed, Done, Failed, Happened, History, KeyChange, KeyRequest, Marks, PathRequest, PathUse,
+    Paths, Reloaded, SchedulerRequest, Schedulers, Status, prometheus,
 };
 use tokio::net::{TcpListener, UnixListener};
 
 use super::ANSWER_TIMEOUT;
 use super::keys::ChangeKey;
+use super::memory::Memory;
 use crate::engine::control::Command;
 use listener::Bounded;
 
@@ -57,6 +60,9 @@ pub type CommandSink = Arc<dyn Fn(Command) -> anyhow::Result<()> + Send + Sync>;
 /// Reads again what can change while running; says what was read.
 pub type Reload = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
 
+/// Sets marks of the uplink with this name.
+pub type Mark = Arc<dyn Fn(&str, Marks) -> Result<(), String> + Send + Sync>;
+
 /// What the API needs of the gateway.
 #[derive(Clone)]
 pub struct Api {
@@ -66,6 +72,10 @@ pub struct Api {
     pub reload: Reload,
     /// Changes the key of this gateway.
     pub change_key: ChangeKey,
+    /// What this gateway remembers.
+    pub memory: Memory,
+    /// Marks an uplink of this site until its next start; says why not.
+    pub mark: Mark,
     /// Whether this gateway is a hub.
     pub is_hub: bool,
 }
@@ -119,6 +129,8 @@ fn router(api: Api) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/scheduler", get(schedulers).post(set_scheduler))
         .route("/v1/paths", get(paths).post(set_path))
+        .route("/v1/history", get(history))
+        .route("/v1/happened", get(happened))
         .route("/v1/sites/reload", post(reload_sites))
         .route("/v1/reload", post(reload))
         .route("/v1/key", post(change_key))
@@ -212,7 +224,37 @@ async fn health(State(api): State<Api>) -> Answer<Json<Done>> {
 }
 
 async fn status(State(api): State<Api>) -> Answer<Json<Status>> {
-    Ok(Json(ask(&api, Command::Status).await?))
+    Ok(Json(whole_status(&api).await?))
+}
+
+/// The state, with its words.
+async fn whole_status(api: &Api) -> Answer<Status> {
+    let mut status = ask(api, Command::Status).await?;
+    api.memory.describe(&mut status);
+    Ok(status)
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    range: String,
+    last: Option<usize>,
+}
+
+async fn history(
+    State(api): State<Api>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Answer<Json<History>> {
+    let bad = |reason: String| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, reason);
+    let Query(wanted) = wanted.map_err(|rejection| bad(rejection.body_text()))?;
+    let range = wanted.range.parse().map_err(bad)?;
+    Ok(Json(
+        api.memory.points(range, wanted.last.unwrap_or(usize::MAX)),
+    ))
+}
+
+async fn happened(State(api): State<Api>) -> Json<Vec<Happened>> {
+    Json(api.memory.events())
 }
 
 async fn metrics_text(State(api): State<Api>) -> Answer<Response> {
@@ -247,7 +289,7 @@ async fn set_scheduler(
 }
 
 async fn paths(State(api): State<Api>) -> Answer<Json<Paths>> {
-    Ok(Json(Paths::of(ask(&api, Command::Status).await?)))
+    Ok(Json(Paths::of(whole_status(&api).await?)))
 }
 
 async fn set_path(
@@ -255,6 +297,18 @@ async fn set_path(
     body: Result<Json<PathRequest>, JsonRejection>,
 ) -> Answer<Json<Done>> {
     let Json(request) = body?;
+    if let Some(marks) = request.marks() {
+        (api.mark)(&request.uplink, marks)
+            .map_err(|reason| Refused::new(StatusCode::NOT_FOUND, reason))?;
+        tracing::info!(
+            uplink = request.uplink,
+            ?marks,
+            "marks of an uplink changed by hand"
+        );
+        api.memory
+            .happened(format!("{}: {}", request.uplink, in_words(marks)));
+        return Ok(Json(Done { ok: true }));
+    }
     let wanted = request
         .wanted()
         .map_err(|reason| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, reason))?;
@@ -267,7 +321,23 @@ async fn set_path(
     let done = ask(&api, command).await?;
     done.map_err(|reason| Refused::new(StatusCode::NOT_FOUND, reason))?;
     tracing::info!(uplink, ?wanted, "use of an uplink changed by hand");
+    let what = match wanted {
+        PathUse::Enabled => "taken into use by hand",
+        PathUse::Disabled => "taken out of use by hand",
+        PathUse::Leaving(_) | PathUse::Foretold(Some(_)) => "its end was announced by hand",
+        PathUse::Returning | PathUse::Foretold(None) => "its end was taken back by hand",
+    };
+    api.memory.happened(format!("{uplink}: {what}"));
     Ok(Json(Done { ok: true }))
+}
+
+fn in_words(marks: Marks) -> String {
+    let one = |name: &str, value: Option<bool>| {
+        let no = if value? { "" } else { "no longer " };
+        Some(format!("{no}{name} by hand"))
+    };
+    let both = [one("standby", marks.standby), one("metered", marks.metered)];
+    both.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 async fn reload_sites(State(api): State<Api>) -> Answer<Json<Reloaded>> {

@@ -42,6 +42,11 @@ impl Gateway {
                     key: "k".to_owned(),
                 })
             }),
+            memory: Memory::none(),
+            mark: Arc::new(|uplink, marks| match (uplink, marks.metered) {
+                ("eth0", Some(true)) => Ok(()),
+                _ => Err("there is no uplink eth9".to_owned()),
+            }),
             is_hub,
         };
         let tcp = std::net::TcpListener::bind("127.0.0.1:0")
@@ -146,6 +151,14 @@ fn requests_reach_the_engine_and_answers_the_client() {
     client
         .post::<Value>("/v1/paths", &json!({ "uplink": "eth0", "enabled": false }))
         .unwrap();
+    post("/v1/paths", &json!({ "uplink": "eth0", "metered": true })).unwrap();
+    let day: Value = client.get("/v1/history?range=day&last=3").unwrap();
+    assert!(day["uplinks"].is_array());
+    assert!(client.get::<Value>("/v1/happened").unwrap().is_array());
+    for wrong in ["week", "day&colour=1", "day&last=-1"] {
+        let path = format!("/v1/history?range={wrong}");
+        assert!(client.get::<Value>(&path).is_err(), "{wrong}");
+    }
     assert_eq!(
         post("/v1/sites/reload", &json!({})).unwrap()["reloaded"],
         "2 sites"
@@ -249,6 +262,16 @@ fn bad_requests_are_refused_with_a_reason() {
             "/v1/paths",
             json!({ "uplink": "eth0", "leaving": false, "seconds": 5 }),
             "goes with",
+        ),
+        (
+            "/v1/paths",
+            json!({ "uplink": "eth9", "metered": true }),
+            "no uplink eth9",
+        ),
+        (
+            "/v1/paths",
+            json!({ "uplink": "eth0", "metered": true, "enabled": true }),
+            "go with nothing else",
         ),
         (
             "/v1/paths",

@@ -1,0 +1,256 @@
+//! What the pages show, made of a status: pure. Pages compute no words and no decisions.
+
+use ropewalk_api::words::{Weight, Words};
+use ropewalk_api::{History, KillSwitchStatus, PathStatus, Status, TunnelStatus};
+use serde::Serialize;
+
+/// Bytes of data below which a share of protection would say nothing.
+const SHARE_BYTES_MIN: u64 = 1_000_000;
+
+/// One message to a page.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct View {
+    /// `site`, `hub` or `relay`.
+    pub role: String,
+    /// Program version.
+    pub version: String,
+    /// Interface name.
+    pub interface: String,
+    /// Inner addresses.
+    pub addresses: Vec<String>,
+    /// Seconds since the start.
+    pub uptime_s: f64,
+    /// Time of the message, seconds since 1970.
+    pub now_s: u64,
+    /// What is to be said of the whole gateway.
+    pub words: Vec<Words>,
+    /// The kill switch of a site.
+    pub kill_switch: Option<KillSwitchStatus>,
+    /// The newest point of the charts.
+    pub point: History,
+    /// The tunnel of a site, with its uplinks.
+    pub tunnel: Option<Tunnel>,
+    /// The sites of a hub or relay.
+    pub sites: Vec<Site>,
+}
+
+/// The tunnel of a site.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tunnel {
+    /// Whether any uplink works.
+    pub up: bool,
+    /// Scheduler when sending.
+    pub send: &'static str,
+    /// Scheduler of the hub towards this site.
+    pub receive: &'static str,
+    /// Why the scheduler does what it does.
+    pub reason: String,
+    /// What protection costs, and what it saved.
+    pub protection: String,
+    /// Inner bytes.
+    pub sent_bytes: u64,
+    /// Inner bytes.
+    pub received_bytes: u64,
+    /// The uplinks.
+    pub uplinks: Vec<Uplink>,
+}
+
+/// An uplink of a site.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Uplink {
+    /// Name.
+    pub name: String,
+    /// `up`, `leaving`, `suspect`, `connecting`, `down` or `disabled`.
+    pub state: String,
+    /// `quic`, `tls` or nothing.
+    pub via: String,
+    /// The state in words.
+    pub words: Vec<Words>,
+    /// Round trip, milliseconds.
+    pub rtt_ms: f64,
+    /// Share of packets lost, `0..=1`.
+    pub loss: f64,
+    /// What it is believed to carry towards the hub, Mbit/s.
+    pub rate_mbit: f64,
+    /// Outer bytes of the present connection.
+    pub sent_bytes: u64,
+    /// Outer bytes of the present connection.
+    pub received_bytes: u64,
+    /// Used only while no other works.
+    pub standby: bool,
+    /// Costs money by the byte.
+    pub metered: bool,
+    /// Largest UDP payload, bytes.
+    pub mtu: usize,
+    /// The hub's address.
+    pub remote: String,
+}
+
+/// A site of a hub.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Site {
+    /// Name.
+    pub name: String,
+    /// Whether any path works.
+    pub up: bool,
+    /// Inner addresses.
+    pub addresses: String,
+    /// Paths that work, and all.
+    pub paths: [usize; 2],
+    /// Inner bytes to the site.
+    pub sent_bytes: u64,
+    /// Inner bytes from the site.
+    pub received_bytes: u64,
+    /// Version of the wire, 0 before it is known.
+    pub wire: u8,
+    /// What matters most of its paths, each with the name of its uplink.
+    pub words: Vec<(String, Words)>,
+}
+
+/// What is to be shown of a status.
+#[must_use]
+pub fn of(status: Status, point: History, now_s: u64) -> View {
+    let is_site = status.role == "site";
+    let mut tunnels = status.tunnels;
+    let tunnel = (is_site && !tunnels.is_empty()).then(|| of_tunnel(tunnels.swap_remove(0)));
+    let sites = if is_site { Vec::new() } else { tunnels };
+    View {
+        role: status.role,
+        version: status.version,
+        interface: status.interface,
+        addresses: status.addresses,
+        uptime_s: status.uptime_s,
+        now_s,
+        words: status.words,
+        kill_switch: status.kill_switch,
+        point,
+        tunnel,
+        sites: sites.into_iter().map(of_site).collect(),
+    }
+}
+
+fn of_tunnel(tunnel: TunnelStatus) -> Tunnel {
+    Tunnel {
+        up: tunnel.up,
+        send: tunnel.scheduler_send.name(),
+        receive: tunnel.scheduler_receive.name(),
+        protection: protection(&tunnel),
+        sent_bytes: tunnel.tx_bytes,
+        received_bytes: tunnel.rx_bytes,
+        reason: tunnel.reason,
+        uplinks: tunnel.paths.into_iter().map(of_path).collect(),
+    }
+}
+
+fn of_path(path: PathStatus) -> Uplink {
+    Uplink {
+        name: path.uplink,
+        state: path.state,
+        via: path.transport,
+        words: path.words,
+        rtt_ms: path.rtt_ms,
+        loss: path.loss,
+        rate_mbit: path.rate_mbit,
+        sent_bytes: path.tx_bytes,
+        received_bytes: path.rx_bytes,
+        standby: path.standby,
+        metered: path.metered,
+        mtu: path.mtu,
+        remote: path
+            .remote
+            .map_or_else(String::new, |remote| remote.to_string()),
+    }
+}
+
+fn of_site(tunnel: TunnelStatus) -> Site {
+    let up = tunnel.paths.iter().filter(|path| path.is_up()).count();
+    let paths = [up, tunnel.paths.len()];
+    let first = tunnel.paths.into_iter().filter_map(|path| {
+        let words = path.words.into_iter().next()?;
+        (words.weight != Weight::Good).then_some((path.uplink, words))
+    });
+    Site {
+        name: tunnel.peer,
+        up: tunnel.up,
+        addresses: tunnel.peer_addresses.join(" "),
+        paths,
+        sent_bytes: tunnel.tx_bytes,
+        received_bytes: tunnel.rx_bytes,
+        wire: tunnel.wire_version,
+        words: first.collect(),
+    }
+}
+
+/// What protection against loss costs and saves, in words; nothing while it does neither.
+fn protection(tunnel: &TunnelStatus) -> String {
+    let mut parts = Vec::new();
+    if tunnel.protection_bytes > 0 && tunnel.data_bytes >= SHARE_BYTES_MIN {
+        let share = 100.0 * tunnel.protection_bytes as f64 / tunnel.data_bytes as f64;
+        parts.push(format!("costs {share:.1} % more data when sending"));
+    }
+    let again = tunnel.repairs_sent + tunnel.rescued;
+    let saved = tunnel.recovered + tunnel.repairs_asked + tunnel.rescues_asked;
+    for (count, what) in [
+        (again, "sent again"),
+        (saved, "asked for again or recovered when receiving"),
+    ] {
+        if count > 0 {
+            let packets = if count == 1 { "packet" } else { "packets" };
+            parts.push(format!("{count} {packets} {what}"));
+        }
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tunnel(peer: &str, states: &[(&str, Weight)]) -> TunnelStatus {
+        let path = |(state, weight): &(&str, Weight)| PathStatus {
+            uplink: "eth0".to_owned(),
+            state: (*state).to_owned(),
+            words: vec![Words {
+                weight: *weight,
+                ..Words::default()
+            }],
+            ..PathStatus::default()
+        };
+        TunnelStatus {
+            peer: peer.to_owned(),
+            peer_key: "KEY".to_owned(),
+            data_bytes: 2_000_000,
+            protection_bytes: 50_000,
+            repairs_sent: 1,
+            paths: states.iter().map(path).collect(),
+            ..TunnelStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_site_shows_its_uplinks_and_a_hub_its_sites_with_what_is_wrong() {
+        let of = |role: &str| {
+            let status = Status {
+                role: role.to_owned(),
+                public_key: "KEY".to_owned(),
+                tunnels: vec![tunnel("a", &[("up", Weight::Good), ("down", Weight::Bad)])],
+                ..Status::default()
+            };
+            of(status, History::default(), 7)
+        };
+        let site = of("site");
+        let shown = site.tunnel.clone().unwrap();
+        assert_eq!(shown.uplinks.len(), 2);
+        assert_eq!(
+            shown.protection,
+            "costs 2.5 % more data when sending; 1 packet sent again"
+        );
+        assert!(site.sites.is_empty());
+        let hub = of("hub");
+        assert!(hub.tunnel.is_none());
+        assert_eq!((hub.sites[0].paths, hub.sites[0].words.len()), ([1, 2], 1));
+        for view in [site, hub] {
+            assert!(!serde_json::to_string(&view).unwrap().contains("KEY"));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What a gateway remembers, kept while it runs and across restarts.
+//!
+//! A task of the control side takes a status once in a while, and writes the file `ROLE-history.json` in the
+//! state directory from time to time. Nothing here is on the way of a packet, and a gateway without this file
+//! works as well: errors are logged, and go no further.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use ropewalk_api::{Happened, History as Answer, Status};
+use ropewalk_config::common::Common;
+use ropewalk_history::{BYTES_MAX, History, Range};
+use ropewalk_host::files;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::ANSWER_TIMEOUT;
+use super::api::{CommandSink, Mark};
+use crate::engine::control::Command;
+
+/// How often a site looks, seconds. Longer: less work, coarser points.
+const SITE_STEP_S: u32 = 1;
+/// The same of a hub, whose status has all its sites.
+const HUB_STEP_S: u32 = 10;
+/// How often the file is written. Longer: less wear of a flash disk, more is lost in a crash.
+const SAVE_INTERVAL: Duration = Duration::from_mins(10);
+
+/// The memory of a gateway; clones share it.
+#[derive(Clone, Debug)]
+pub struct Memory(Option<Arc<Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    history: Mutex<History>,
+    file: PathBuf,
+    step_s: u32,
+}
+
+impl Memory {
+    /// The memory of a site, or of a hub or relay, with what is left of earlier runs.
+    pub(super) fn open(common: &Common, is_site: bool) -> Self {
+        let file = format!("{}-history.json", common.role);
+        Self::at(common.state_dir.join(file), is_site)
+    }
+
+    fn at(file: PathBuf, is_site: bool) -> Self {
+        let step_s = if is_site { SITE_STEP_S } else { HUB_STEP_S };
+        let mut history = History::new(is_site, step_s);
+        if let Err(error) = restore(&mut history, &file) {
+            let error = format!("{error:#}");
+            tracing::warn!(%error, "the history of earlier runs is left out");
+        }
+        history.happened(now_ms(), "the gateway started");
+        Self(Some(Arc::new(Kept {
+            history: Mutex::new(history),
+            file,
+            step_s,
+        })))
+    }
+
+    /// A memory that keeps nothing.
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    fn history(&self) -> Option<MutexGuard<'_, History>> {
+        self.0.as_ref().map(|kept| kept.history())
+    }
+
+    /// Looks from now on, until the last clone is gone.
+    pub(super) fn follow(&self, commands: CommandSink) {
+        if let Some(kept) = &self.0 {
+            tokio::spawn(follow(Arc::downgrade(kept), kept.step_s, commands));
+        }
+    }
+
+    /// Writes the file.
+    pub(super) fn save(&self) {
+        if let Some(kept) = &self.0 {
+            kept.save();
+        }
+    }
+
+    /// Adds the words to a status.
+    pub fn describe(&self, status: &mut Status) {
+        if let Some(history) = self.history() {
+            history.describe(now_ms(), status);
+        }
+    }
+
+    /// The newest `last` points of a range.
+    pub fn points(&self, range: Range, last: usize) -> Answer {
+        self.history()
+            .map_or_else(Answer::default, |history| history.points(range, last))
+    }
+
+    /// What happened, oldest first.
+    pub fn events(&self) -> Vec<Happened> {
+        self.history()
+            .map_or_else(Vec::new, |history| history.events())
+    }
+
+    /// Notes that something happened.
+    pub fn happened(&self, what: String) {
+        if let Some(mut history) = self.history() {
+            history.happened(now_ms(), what);
+        }
+    }
+}
+
+impl Kept {
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn save(&self) {
+        let text = self.history().save().map_err(anyhow::Error::from);
+        let saved = text.and_then(|text| {
+            files::write_atomically(&self.file, text.as_bytes(), files::SECRET, true)
+                .map_err(anyhow::Error::from)
+        });
+        if let Err(error) = saved {
+            let (file, error) = (self.file.display(), format!("{error:#}"));
+            tracing::warn!(%file, error, "the history cannot be written; the gateway works on");
+        }
+    }
+}
+
+fn restore(history: &mut History, file: &Path) -> anyhow::Result<()> {
+    if let Some(text) = files::read_state(file, BYTES_MAX)? {
+        history.restore(&text)?;
+    }
+    Ok(())
+}
+
+async fn follow(kept: Weak<Kept>, step_s: u32, commands: CommandSink) {
+    let step = Duration::from_secs(step_s.into());
+    let mut look = interval(step);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut saved = tokio::time::Instant::now();
+    loop {
+        look.tick().await;
+        let commands = Arc::clone(&commands);
+        let asked = tokio::task::spawn_blocking(move || {
+            let (reply, answer) = sync_channel(1);
+            commands(Command::Status(reply)).ok()?;
+            answer.recv_timeout(ANSWER_TIMEOUT).ok()
+        });
+        let status = asked.await.ok().flatten();
+        let Some(kept) = kept.upgrade() else { return };
+        // An engine that does not answer leaves a gap; the watchdog looks after it.
+        if let Some(status) = status {
+            kept.history().sample(now_ms(), &status);
+        }
+        if saved.elapsed() >= SAVE_INTERVAL {
+            saved = tokio::time::Instant::now();
+            // Disks may be slow.
+            let _ = tokio::task::spawn_blocking(move || kept.save()).await;
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Marks of a gateway that has no uplinks to mark.
+pub fn no_marks() -> Mark {
+    Arc::new(|_, _| Err("only a site has uplinks to mark".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropewalk_api::TunnelStatus;
+
+    #[test]
+    fn what_was_seen_outlives_the_gateway_and_a_broken_file_harms_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("site-history.json");
+        let commands: CommandSink = Arc::new(|command| {
+            if let Command::Status(reply) = command {
+                let tunnel = TunnelStatus {
+                    peer: "hub".to_owned(),
+                    up: true,
+                    ..TunnelStatus::default()
+                };
+                let _ = reply.send(Status {
+                    role: "site".to_owned(),
+                    tunnels: vec![tunnel],
+                    ..Status::default()
+                });
+            }
+            Ok(())
+        });
+        let memory = Memory::at(file.clone(), true);
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap().block_on(async {
+            memory.follow(commands);
+            tokio::time::sleep(Duration::from_millis(2_500)).await;
+        });
+        let seen = memory.points(Range::Minutes, 9).up;
+        assert!(
+            seen.len() >= 2 && seen.iter().all(|up| *up == Some(1.0)),
+            "{seen:?}"
+        );
+        memory.save();
+        let next = Memory::at(file.clone(), true);
+        assert!(!next.points(Range::Hour, 9).up.is_empty());
+        let events: Vec<_> = next.events().into_iter().map(|event| event.what).collect();
+        let expected = [
+            "the gateway started",
+            "the tunnel is up",
+            "the gateway started",
+        ];
+        assert_eq!(events, expected);
+        std::fs::write(&file, "{\"format\":1, broken").unwrap();
+        let fresh = Memory::at(file.clone(), true);
+        assert!(fresh.points(Range::Hour, 9).up.is_empty());
+        fresh.save();
+        assert!(
+            std::fs::read_to_string(&file)
+                .unwrap()
+                .starts_with("{\"format\":1,\"hour\"")
+        );
+    }
+}

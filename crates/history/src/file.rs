@@ -1,0 +1,99 @@
+//! The file in which points and events outlive the process: JSON with a number of its format.
+//!
+//! The minutes are not kept: they would be a gap. A file of another format, or one that breaks a bound, is
+//! refused as a whole.
+
+use ropewalk_api::{Happened, History as Answer};
+use serde::{Deserialize, Serialize};
+
+use crate::events::Events;
+use crate::{History, UPLINKS_MAX};
+
+/// Largest file, bytes: 20 uplinks with all points and the longest events. A usual one has a tenth.
+pub const BYTES_MAX: u64 = 1 << 20;
+/// Number of the format. Raise it when a key changes its meaning.
+const FORMAT: u32 = 1;
+/// Longest name of an uplink, bytes.
+const NAME_MAX: usize = 64;
+
+/// Why a file is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// No JSON, or not of this shape.
+    #[error("not a history: {0}")]
+    Shape(#[from] serde_json::Error),
+    /// Written by another version.
+    #[error("format {0} of another version of ropewalk; this one writes {FORMAT}")]
+    Format(u32),
+    /// More than there can be.
+    #[error("more uplinks or points than a history has")]
+    Bound,
+}
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    format: u32,
+    hour: Answer,
+    day: Answer,
+    events: Vec<Happened>,
+}
+
+impl History {
+    /// The text of the file.
+    ///
+    /// # Errors
+    /// Never in practice: the shape has no key that is no text.
+    pub fn save(&self) -> Result<String, FileError> {
+        let [_, hour, day] = &self.rings;
+        let all = usize::MAX;
+        Ok(serde_json::to_string(&File {
+            format: FORMAT,
+            hour: hour.answer(&self.names, all),
+            day: day.answer(&self.names, all),
+            events: self.events(),
+        })?)
+    }
+
+    /// Takes points and events of an earlier run. Call it before the first sample.
+    ///
+    /// # Errors
+    /// The text is no history of this format. Nothing is taken then.
+    pub fn restore(&mut self, text: &str) -> Result<(), FileError> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let head: Head = serde_json::from_str(text)?;
+        if head.format != FORMAT {
+            return Err(FileError::Format(head.format));
+        }
+        let file: File = serde_json::from_str(text)?;
+        let uplinks = || file.hour.uplinks.iter().chain(&file.day.uplinks);
+        let mut names: Vec<String> = Vec::new();
+        for uplink in uplinks() {
+            if uplink.name.len() > NAME_MAX {
+                return Err(FileError::Bound);
+            }
+            if !names.contains(&uplink.name) {
+                names.push(uplink.name.clone());
+            }
+        }
+        if names.len() > UPLINKS_MAX {
+            return Err(FileError::Bound);
+        }
+        for (ring, answer) in self.rings[1..].iter_mut().zip([&file.hour, &file.day]) {
+            let place = |name: &String| names.iter().position(|known| known == name);
+            let places = answer
+                .uplinks
+                .iter()
+                .filter_map(|uplink| place(&uplink.name));
+            ring.restore(answer, &places.collect::<Vec<_>>());
+        }
+        self.names = names;
+        self.events = Events::default();
+        for event in file.events {
+            self.events.push(event.at_s, event.what);
+        }
+        Ok(())
+    }
+}

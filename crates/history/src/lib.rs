@@ -1,0 +1,240 @@
+//! What a gateway remembers: points of the last minutes, the last hour and the last day, what happened, and
+//! what the words for each path need to know of its past.
+//!
+//! Sans-IO: the caller passes the time, the status, and the text of the file. Everything is bounded: three
+//! rings of a fixed length, a fixed number of uplinks, of events, and of paths. Nothing here is on the way of
+//! a packet: the gateway's control side takes a status once in a while.
+//!
+//! Times are seconds since 1970, because points outlive the process. A clock that is set back forgets the
+//! points that now lie in the future. A clock that is set forward leaves a gap.
+
+#![forbid(unsafe_code)]
+
+mod events;
+mod file;
+mod recent;
+mod ring;
+
+use std::str::FromStr;
+
+use ropewalk_api::words;
+use ropewalk_api::{Happened, History as Answer, Status, TunnelStatus};
+
+pub use file::{BYTES_MAX, FileError};
+
+use events::Events;
+use recent::Recent;
+use ring::{Point, Rate, Ring};
+
+/// Most uplinks whose points are kept: paths of a tunnel, and some that went away. More: memory.
+pub const UPLINKS_MAX: usize = 20;
+
+/// How far back points reach, and how far they are apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Range {
+    /// 300 points: of a site 5 minutes, of a hub 25.
+    Minutes,
+    /// 360 points 10 s apart.
+    Hour,
+    /// 288 points 5 min apart.
+    Day,
+}
+
+impl FromStr for Range {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "minutes" => Ok(Self::Minutes),
+            "hour" => Ok(Self::Hour),
+            "day" => Ok(Self::Day),
+            other => Err(format!("there is no range {other:?}: minutes, hour or day")),
+        }
+    }
+}
+
+/// Points of [`Range::Minutes`], `Hour`, `Day`. More: longer ranges, memory: 16 bytes for each point and uplink.
+const POINTS: [usize; 3] = [300, 360, 288];
+/// Seconds between points of [`Range::Hour`] and `Day`.
+const STEPS: [u32; 2] = [10, 300];
+/// What stands for all sites of a hub.
+const ALL_SITES: &str = "all sites";
+
+/// The memory of a gateway.
+#[derive(Debug)]
+pub struct History {
+    is_site: bool,
+    rings: [Ring; 3],
+    names: Vec<String>,
+    events: Events,
+    recent: Recent,
+    last: Option<Counted>,
+}
+
+/// Counters of the last sample.
+#[derive(Debug, Default)]
+struct Counted {
+    at_ms: u64,
+    inner_sent: u64,
+    inner_packets: u64,
+    waiting: u64,
+    drops: u64,
+    /// Sent and received of each uplink, in the order of `names`.
+    outer: Vec<Option<(u64, u64)>>,
+}
+
+impl History {
+    /// An empty memory. `step_s` is the time between samples, seconds. A hub remembers all its sites as one.
+    #[must_use]
+    pub fn new(is_site: bool, step_s: u32) -> Self {
+        let [hour, day] = STEPS;
+        Self {
+            is_site,
+            rings: [
+                Ring::new(step_s, POINTS[0]),
+                Ring::new(hour, POINTS[1]),
+                Ring::new(day, POINTS[2]),
+            ],
+            names: Vec::new(),
+            events: Events::default(),
+            recent: Recent::default(),
+            last: None,
+        }
+    }
+
+    /// Takes what is so at `now_ms`, milliseconds since 1970.
+    pub fn sample(&mut self, now_ms: u64, status: &Status) {
+        let now_s = now_ms / 1_000;
+        self.recent.sample(now_ms, status, &mut self.events);
+        let counted = self.count(now_ms, status);
+        if let Some(last) = &self.last
+            && now_ms > last.at_ms
+        {
+            let point = self.point(last, &counted, status);
+            for ring in &mut self.rings {
+                ring.push(now_s, &point);
+            }
+        }
+        self.last = Some(counted);
+    }
+
+    fn count(&mut self, now_ms: u64, status: &Status) -> Counted {
+        let sum = |value: fn(&TunnelStatus) -> u64| status.tunnels.iter().map(value).sum();
+        let mut counted = Counted {
+            at_ms: now_ms,
+            inner_sent: sum(|tunnel| tunnel.tx_bytes),
+            inner_packets: sum(|tunnel| tunnel.tx_packets),
+            waiting: sum(|tunnel| tunnel.queue_bytes + tunnel.hold_bytes),
+            drops: sum(|tunnel| tunnel.queue_drops + tunnel.hold_dropped_full),
+            outer: vec![None; UPLINKS_MAX],
+        };
+        if self.is_site {
+            let in_use: Vec<&str> = status.paths().map(|path| path.uplink.as_str()).collect();
+            for path in status.paths() {
+                if let Some(index) = self.index(&path.uplink, &in_use) {
+                    counted.outer[index] = Some((path.tx_bytes, path.rx_bytes));
+                }
+            }
+        } else if let Some(index) = self.index(ALL_SITES, &[ALL_SITES]) {
+            // Paths of sites come and go, and their counters with them.
+            let received = sum(|tunnel| tunnel.rx_bytes);
+            counted.outer[index] = Some((counted.inner_sent, received));
+        }
+        counted
+    }
+
+    /// The place of an uplink; one that is not in use any more gives its place up.
+    fn index(&mut self, name: &str, in_use: &[&str]) -> Option<usize> {
+        if let Some(index) = self.names.iter().position(|known| known == name) {
+            return Some(index);
+        }
+        if self.names.len() < UPLINKS_MAX {
+            self.names.push(name.to_owned());
+            return Some(self.names.len() - 1);
+        }
+        let unused = |known: &String| !in_use.contains(&known.as_str());
+        let index = self.names.iter().position(unused)?;
+        name.clone_into(&mut self.names[index]);
+        for ring in &mut self.rings {
+            ring.forget(index);
+        }
+        Some(index)
+    }
+
+    fn point(&self, last: &Counted, now: &Counted, status: &Status) -> Point {
+        let seconds = (now.at_ms - last.at_ms) as f64 / 1e3;
+        // A counter that fell began anew.
+        let rate = |old: u64, new: u64| {
+            (8.0 * new.checked_sub(old).unwrap_or(new) as f64 / seconds) as f32
+        };
+        let packets = now.inner_packets.saturating_sub(last.inner_packets);
+        let bytes = now.inner_sent.saturating_sub(last.inner_sent);
+        let packet = bytes.checked_div(packets).unwrap_or(1_000);
+        let dropped = now.drops.saturating_sub(last.drops) * packet;
+        let queued = now.waiting.saturating_sub(last.waiting);
+        let up = status.tunnels.iter().filter(|tunnel| tunnel.up).count();
+        let mut point = Point {
+            offered: (8.0 * (bytes + dropped + queued) as f64 / seconds) as f32,
+            up: up as f32,
+            rates: vec![Rate::NONE; self.names.len()],
+        };
+        for (index, name) in self.names.iter().enumerate() {
+            let Some(new) = now.outer[index] else {
+                continue;
+            };
+            let Some(old) = last.outer[index] else {
+                continue;
+            };
+            let path = status
+                .paths()
+                .find(|path| self.is_site && path.uplink == *name);
+            let up =
+                path.filter(|path| matches!(path.state.as_str(), "up" | "suspect" | "leaving"));
+            point.rates[index] = Rate {
+                sent: rate(old.0, new.0),
+                received: rate(old.1, new.1),
+                rtt_ms: up.map_or(f32::NAN, |path| path.rtt_ms as f32),
+                loss: up.map_or(f32::NAN, |path| path.loss as f32),
+            };
+        }
+        point
+    }
+
+    /// Adds the words for each path and for the gateway, as they are at `now_ms`.
+    pub fn describe(&self, now_ms: u64, status: &mut Status) {
+        status.words = words::of_gateway(status, now_ms / 1_000);
+        for tunnel in &mut status.tunnels {
+            let all: Vec<_> = tunnel
+                .paths
+                .iter()
+                .map(|path| {
+                    let lately = self.recent.lately(now_ms, &tunnel.peer, path);
+                    words::of_path(tunnel, path, &lately)
+                })
+                .collect();
+            for (path, words) in tunnel.paths.iter_mut().zip(all) {
+                path.words = words;
+            }
+        }
+    }
+
+    /// The points of a range: the newest `last` of them.
+    #[must_use]
+    pub fn points(&self, range: Range, last: usize) -> Answer {
+        self.rings[range as usize].answer(&self.names, last)
+    }
+
+    /// What happened, oldest first.
+    #[must_use]
+    pub fn events(&self) -> Vec<Happened> {
+        self.events.all()
+    }
+
+    /// Notes that something happened which no status tells.
+    pub fn happened(&mut self, now_ms: u64, what: impl Into<String>) {
+        self.events.push(now_ms / 1_000, what.into());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! The recent past of each path: how long it has been in its state, what it carried, how often it failed.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ropewalk_api::words::{LOSS_NOTABLE, Lately, is_stranger};
+use ropewalk_api::{PathStatus, Status, TunnelStatus};
+
+use crate::events::Events;
+
+/// Most paths that are followed, those of a hub's sites included. More: memory, 200 bytes each.
+const PATHS_MAX: usize = 8_192;
+/// Time over which failures are counted, milliseconds.
+const FAILURES_MS: u64 = 600_000;
+/// Most failures that are remembered of a path. More: memory.
+const FAILURES_MAX: usize = 16;
+/// Weight of a new sample in rates, `0..=1`. Larger: newer, and less steady.
+const NEW: f64 = 0.4;
+/// Time for which loss has to be low before it counts as over, milliseconds.
+const LOSS_OVER_MS: u64 = 5_000;
+/// A clock that differs by so much from what it should show was set, milliseconds.
+const CLOCK_SET_MS: u64 = 60_000;
+
+/// All paths, by peer and uplink.
+#[derive(Debug, Default)]
+pub struct Recent {
+    paths: BTreeMap<(String, String), Track>,
+    tunnels: BTreeMap<String, bool>,
+    last_ms: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Track {
+    state: String,
+    transport: String,
+    since_ms: u64,
+    seen_ms: u64,
+    lossy: Option<(u64, u64)>,
+    bytes: u64,
+    bits: f64,
+    share: f64,
+    failures: u64,
+    failed_ms: VecDeque<u64>,
+    stranger_ms: Option<u64>,
+}
+
+impl Recent {
+    pub fn sample(&mut self, now_ms: u64, status: &Status, events: &mut Events) {
+        let is_site = status.role == "site";
+        self.note_clock(now_ms, events);
+        for tunnel in &status.tunnels {
+            self.note_tunnel(now_ms, tunnel, is_site, events);
+            for path in &tunnel.paths {
+                let key = (tunnel.peer.clone(), path.uplink.clone());
+                if self.paths.len() >= PATHS_MAX && !self.paths.contains_key(&key) {
+                    continue;
+                }
+                let known = self.paths.contains_key(&key);
+                let track = self.paths.entry(key).or_default();
+                let told = track.follow(now_ms, path, known);
+                if let Some(what) = told.filter(|_| is_site) {
+                    events.push(now_ms / 1_000, format!("{}: {what}", path.uplink));
+                }
+            }
+            self.share(tunnel);
+        }
+        self.paths.retain(|(_, uplink), track| {
+            let gone = track.seen_ms != now_ms;
+            if gone && is_site {
+                events.push(now_ms / 1_000, format!("{uplink}: gone"));
+            }
+            !gone
+        });
+        self.last_ms = Some(now_ms);
+    }
+
+    fn note_clock(&mut self, now_ms: u64, events: &mut Events) {
+        let Some(last) = self.last_ms else { return };
+        if now_ms + CLOCK_SET_MS < last || now_ms > last + CLOCK_SET_MS {
+            let what = "the clock was set, or the machine slept: times before and after do not fit";
+            events.push(now_ms / 1_000, what.to_owned());
+            self.paths.clear();
+        }
+    }
+
+    fn note_tunnel(
+        &mut self,
+        now_ms: u64,
+        tunnel: &TunnelStatus,
+        is_site: bool,
+        events: &mut Events,
+    ) {
+        let was = self.tunnels.get(&tunnel.peer).copied();
+        if was == Some(tunnel.up) || (was.is_none() && self.tunnels.len() >= PATHS_MAX) {
+            return;
+        }
+        self.tunnels.insert(tunnel.peer.clone(), tunnel.up);
+        let state = if tunnel.up { "up" } else { "down" };
+        // Sites that are not there when a hub starts are no news.
+        if was.is_some() || tunnel.up {
+            let what = if is_site {
+                format!("the tunnel is {state}")
+            } else {
+                format!("site {}: {state}", tunnel.peer)
+            };
+            events.push(now_ms / 1_000, what);
+        }
+    }
+
+    fn share(&mut self, tunnel: &TunnelStatus) {
+        let key = |path: &PathStatus| (tunnel.peer.clone(), path.uplink.clone());
+        let bits = |path| self.paths.get(&key(path)).map_or(0.0, |track| track.bits);
+        let all: f64 = tunnel.paths.iter().map(bits).sum();
+        for path in &tunnel.paths {
+            if let Some(track) = self.paths.get_mut(&key(path)) {
+                track.share = if all > 0.0 { track.bits / all } else { 0.0 };
+            }
+        }
+    }
+
+    pub fn lately(&self, now_ms: u64, peer: &str, path: &PathStatus) -> Lately {
+        let Some(track) = self.paths.get(&(peer.to_owned(), path.uplink.clone())) else {
+            return Lately::default();
+        };
+        let ago = |ms: u64| now_ms.saturating_sub(ms) as f64 / 1e3;
+        // A status may be newer than the last sample.
+        let same = track.state == path.state;
+        Lately {
+            state_s: if same { ago(track.since_ms) } else { 0.0 },
+            lossy_s: track.lossy.map_or(0.0, |(since, _)| ago(since)),
+            bits: track.bits,
+            share: track.share,
+            failures: track.failed_ms.len() as u64,
+            stranger_s: track.stranger_ms.map(ago),
+        }
+    }
+}
+
+impl Track {
+    /// Takes the path's status; says what changed.
+    fn follow(&mut self, now_ms: u64, path: &PathStatus, known: bool) -> Option<String> {
+        let mut told = None;
+        // Attempts of a path that is down come and go.
+        let state = match path.state.as_str() {
+            "connecting" => "down",
+            state => state,
+        };
+        let was = match self.state.as_str() {
+            "connecting" => "down",
+            state => state,
+        };
+        if !known || was != state {
+            self.since_ms = now_ms;
+            told = Some(match (state, path.transport.as_str()) {
+                ("up", "tls") => "up over TLS".to_owned(),
+                ("suspect", _) => "no answer".to_owned(),
+                (state, _) => state.to_owned(),
+            });
+        } else if state == "up" && self.transport != path.transport {
+            told = Some(format!("{} in place of {}", path.transport, self.transport));
+        }
+        path.state.clone_into(&mut self.state);
+        path.transport.clone_into(&mut self.transport);
+        let bytes = path.tx_bytes + path.rx_bytes;
+        if known && now_ms > self.seen_ms {
+            let seconds = (now_ms - self.seen_ms) as f64 / 1e3;
+            let new = 8.0 * bytes.checked_sub(self.bytes).unwrap_or(bytes) as f64 / seconds;
+            self.bits += NEW * (new - self.bits);
+            if path.failures > self.failures {
+                self.failed_ms.push_back(now_ms);
+            }
+        }
+        self.bytes = bytes;
+        self.failures = path.failures;
+        while self.failed_ms.len() > FAILURES_MAX
+            || self
+                .failed_ms
+                .front()
+                .is_some_and(|at| at + FAILURES_MS < now_ms)
+        {
+            self.failed_ms.pop_front();
+        }
+        self.lossy = match self.lossy {
+            Some((since, _)) if path.loss >= LOSS_NOTABLE => Some((since, now_ms)),
+            None if path.loss >= LOSS_NOTABLE => Some((now_ms, now_ms)),
+            Some((_, last)) if last + LOSS_OVER_MS < now_ms => None,
+            same => same,
+        };
+        if path.state == "up" {
+            self.stranger_ms = None;
+        } else if path.last_error.as_deref().is_some_and(is_stranger) {
+            self.stranger_ms = Some(now_ms);
+        }
+        self.seen_ms = now_ms;
+        told
+    }
+}

@@ -1,0 +1,267 @@
+//! Points are means, bounded, and outlive a restart.
+
+use super::*;
+use ropewalk_api::PathStatus;
+use ropewalk_api::words::About;
+
+const START: u64 = 1_800_000_000_000;
+
+fn site(bytes: u64, uplinks: &[&str]) -> Status {
+    let path = |name: &&str| PathStatus {
+        uplink: (*name).to_owned(),
+        state: "up".to_owned(),
+        transport: "quic".to_owned(),
+        rtt_ms: 20.0,
+        rtt_min_ms: 20.0,
+        mtu: 1_400,
+        tx_bytes: bytes,
+        rx_bytes: 2 * bytes,
+        ..PathStatus::default()
+    };
+    Status {
+        role: "site".to_owned(),
+        tunnels: vec![TunnelStatus {
+            peer: "hub".to_owned(),
+            up: true,
+            tx_bytes: bytes,
+            tx_packets: bytes / 1_000,
+            paths: uplinks.iter().map(path).collect(),
+            ..TunnelStatus::default()
+        }],
+        ..Status::default()
+    }
+}
+
+/// A site that sends 1 Mbit/s over each of its uplinks, for so many seconds.
+fn run(history: &mut History, from_ms: u64, seconds: u64, uplinks: &[&str]) -> u64 {
+    for second in 0..=seconds {
+        history.sample(
+            from_ms + second * 1_000,
+            &site((from_ms / 1_000 + second) * 125_000, uplinks),
+        );
+    }
+    from_ms + seconds * 1_000
+}
+
+#[test]
+fn points_are_rates_and_means_at_equal_distances() {
+    let mut history = History::new(true, 1);
+    run(&mut history, START, 60, &["eth0"]);
+    let minutes = history.points(Range::Minutes, usize::MAX);
+    assert_eq!((minutes.step_s, minutes.offered.len()), (1, 60));
+    assert_eq!(minutes.end_s, START / 1_000 + 60);
+    let eth0 = &minutes.uplinks[0];
+    assert!(eth0.sent.iter().all(|rate| *rate == Some(1e6)), "{eth0:?}");
+    assert!(eth0.received.iter().all(|rate| *rate == Some(2e6)));
+    assert_eq!((eth0.rtt_ms[3], eth0.loss[3]), (Some(20.0), Some(0.0)));
+    let hour = history.points(Range::Hour, usize::MAX);
+    assert_eq!(hour.offered, vec![Some(1e6); 7], "a begun point counts");
+    assert_eq!(history.points(Range::Minutes, 1).offered.len(), 1);
+}
+
+#[test]
+fn what_waits_and_what_is_dropped_was_asked_for() {
+    let mut history = History::new(true, 1);
+    history.sample(START, &site(0, &["eth0"]));
+    let mut status = site(100_000, &["eth0"]);
+    status.tunnels[0].queue_bytes = 25_000;
+    status.tunnels[0].queue_drops = 50;
+    history.sample(START + 1_000, &status);
+    // 100 kB sent, 25 kB more wait, 50 packets of 1 kB dropped.
+    assert_eq!(history.points(Range::Minutes, 1).offered, [Some(1.4e6)]);
+}
+
+#[test]
+fn memory_and_file_stay_within_their_bounds() {
+    let names: Vec<String> = (0..40).map(|n| format!("uplink{n:08}")).collect();
+    let mut history = History::new(true, 1);
+    let mut now = START;
+    // Two days, sampled once a minute, with uplinks that come and go.
+    for minute in 0..2_880_u64 {
+        let of = |n: u64| names[((minute / 300 * 4 + n) % 40) as usize].as_str();
+        let uplinks: Vec<&str> = (0..16).map(of).collect();
+        history.sample(now, &site(minute * 1_234_567, &uplinks));
+        history.happened(now, "x".repeat(5_000));
+        now += 60_000;
+    }
+    for (range, length) in [Range::Minutes, Range::Hour, Range::Day]
+        .into_iter()
+        .zip(POINTS)
+    {
+        let points = history.points(range, usize::MAX);
+        assert_eq!(points.offered.len(), length);
+        assert!(points.uplinks.len() <= UPLINKS_MAX);
+        assert!(
+            points
+                .uplinks
+                .iter()
+                .all(|uplink| uplink.loss.len() == length)
+        );
+    }
+    let file = history.save().unwrap();
+    assert!((file.len() as u64) < BYTES_MAX, "{}", file.len());
+    let cells =
+        POINTS.iter().sum::<usize>() * (UPLINKS_MAX * size_of::<Rate>() + size_of::<Point>());
+    assert!(cells < 1 << 20, "{cells} bytes of points");
+}
+
+#[test]
+fn points_outlive_a_restart_and_the_time_between_is_a_gap() {
+    let mut before = History::new(true, 1);
+    let end = run(&mut before, START, 600, &["eth0", "wlan0"]);
+    before.happened(end, "stopped");
+    let text = before.save().unwrap();
+    let mut after = History::new(true, 1);
+    after.restore(&text).unwrap();
+    assert_eq!(after.points(Range::Hour, 5), before.points(Range::Hour, 5));
+    run(&mut after, end + 100_000, 20, &["wlan0", "eth0"]);
+    let hour = after.points(Range::Hour, 13);
+    let wlan0 = hour
+        .uplinks
+        .iter()
+        .find(|uplink| uplink.name == "wlan0")
+        .unwrap();
+    let known: Vec<bool> = wlan0.sent.iter().map(Option::is_some).collect();
+    assert_eq!(
+        known.iter().filter(|known| !**known).count(),
+        9,
+        "{known:?}"
+    );
+    assert!(known[0] && known[12] && !known[5], "{known:?}");
+    assert!(after.events().iter().any(|event| event.what == "stopped"));
+}
+
+#[test]
+fn a_file_that_is_not_ours_is_refused_as_a_whole() {
+    let mut history = History::new(true, 1);
+    run(&mut history, START, 20, &["eth0"]);
+    let text = history.save().unwrap();
+    let mut fresh = History::new(true, 1);
+    let other = text.replace("\"format\":1", "\"format\":2");
+    assert!(matches!(fresh.restore(&other), Err(FileError::Format(2))));
+    for broken in ["", "[]", "{\"format\":1}", &text[..text.len() - 3]] {
+        assert!(
+            matches!(fresh.restore(broken), Err(FileError::Shape(_))),
+            "{broken}"
+        );
+    }
+    let long = text.replace("eth0", &"e".repeat(65));
+    assert!(matches!(fresh.restore(&long), Err(FileError::Bound)));
+    assert!(fresh.points(Range::Hour, 9).offered.is_empty());
+    // Lists of unequal length are read as far as they go.
+    let short = text.replace("\"sent\":[", "\"sent\":[], \"x\":[");
+    fresh.restore(&short).unwrap();
+    assert_eq!(fresh.points(Range::Hour, 1).uplinks[0].sent, [None]);
+}
+
+#[test]
+fn a_clock_that_is_set_back_forgets_the_future_and_goes_on() {
+    let mut history = History::new(true, 1);
+    run(&mut history, START, 100, &["eth0"]);
+    run(&mut history, START + 50_000, 10, &["eth0"]);
+    let points = history.points(Range::Minutes, usize::MAX);
+    assert_eq!(points.end_s, START / 1_000 + 60);
+    assert!(points.offered.len() <= 61, "{}", points.offered.len());
+    let far = START + 10_000_000_000;
+    run(&mut history, far, 3, &["eth0"]);
+    let points = history.points(Range::Minutes, usize::MAX);
+    assert_eq!(points.offered.len(), POINTS[0]);
+    assert!(
+        history
+            .events()
+            .iter()
+            .any(|event| event.what.contains("clock was set"))
+    );
+}
+
+#[test]
+fn words_know_the_past_of_a_path() {
+    let mut history = History::new(true, 1);
+    let now = run(&mut history, START, 40, &["eth0", "wlan0"]);
+    let mut status = site(1, &["eth0", "wlan0"]);
+    history.describe(now, &mut status);
+    assert_eq!(
+        status.tunnels[0].paths[0].words[0].text,
+        "works; carries 50 %"
+    );
+    for second in 1..=20 {
+        let mut status = site((now / 1_000 + second) * 125_000, &["eth0", "wlan0"]);
+        status.tunnels[0].paths[0].loss = 0.08;
+        status.tunnels[0].paths[1].state = "suspect".to_owned();
+        history.sample(now + second * 1_000, &status);
+        history.describe(now + second * 1_000, &mut status);
+        let words = |index: usize| status.tunnels[0].paths[index].words[0].text.clone();
+        let past = second - 1;
+        assert_eq!(
+            words(0),
+            format!("lost 8 % for {past} s: not repaired; carries 50 %")
+        );
+        assert_eq!(words(1), format!("no answer for {past} s: trying again"));
+    }
+    let events: Vec<_> = history
+        .events()
+        .into_iter()
+        .map(|event| event.what)
+        .collect();
+    let all = [
+        "the tunnel is up",
+        "eth0: up",
+        "wlan0: up",
+        "wlan0: no answer",
+    ];
+    assert_eq!(events, all);
+}
+
+#[test]
+fn an_uplink_that_comes_and_goes_and_one_behind_a_login_page_are_known() {
+    let mut history = History::new(true, 1);
+    let mut now = START;
+    let mut status = site(1, &["eth0"]);
+    for failures in 0..4 {
+        status.tunnels[0].paths[0].failures = failures;
+        now += 100_000 / 4;
+        history.sample(now, &status);
+    }
+    history.describe(now, &mut status);
+    assert_eq!(status.tunnels[0].paths[0].words[0].about, About::Flapping);
+    let path = &mut status.tunnels[0].paths[0];
+    path.state = "connecting".to_owned();
+    path.last_error = Some("key refused: another key".to_owned());
+    history.sample(now + 1_000, &status);
+    let path = &mut status.tunnels[0].paths[0];
+    // What the attempts over UDP say hides the answer of the stranger for a while.
+    path.last_error = Some("timed out: check".to_owned());
+    history.sample(now + 2_000, &status);
+    history.describe(now + 2_000, &mut status);
+    assert_eq!(status.tunnels[0].paths[0].words[0].about, About::LoginPage);
+}
+
+#[test]
+fn a_hub_remembers_its_sites_as_one_and_tells_who_came() {
+    let mut history = History::new(false, 5);
+    let hub = |bytes: u64, up: bool| Status {
+        role: "hub".to_owned(),
+        tunnels: (0..3)
+            .map(|n| TunnelStatus {
+                peer: format!("s{n}"),
+                up,
+                tx_bytes: bytes,
+                rx_bytes: bytes,
+                ..TunnelStatus::default()
+            })
+            .collect(),
+        ..Status::default()
+    };
+    history.sample(START, &hub(0, false));
+    history.sample(START + 5_000, &hub(1_000_000, true));
+    let points = history.points(Range::Minutes, 9);
+    assert_eq!(points.up, [Some(3.0)]);
+    assert_eq!(points.uplinks[0].name, ALL_SITES);
+    assert_eq!(points.uplinks[0].sent, [Some(4.8e6)]);
+    let events: Vec<_> = history
+        .events()
+        .into_iter()
+        .map(|event| event.what)
+        .collect();
+    assert_eq!(events, ["site s0: up", "site s1: up", "site s2: up"]);
+}

@@ -1,0 +1,277 @@
+"""Parts of tests of the dashboard: a window of Chromium, a gateway of a few lines, and the real program."""
+
+from __future__ import annotations
+
+import json
+import os
+import socketserver
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ropewalk.lab.browser.chromium import program
+from ropewalk.lab.browser.devtools import DevTools
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
+PATIENCE_S = 15.0
+
+
+class Window:
+    """A browser with one window, and what a person does in it."""
+
+    def __init__(self, directory: Path, inside: Sequence[str] = ()) -> None:
+        """`inside` is a command before that of the browser, such as one that enters a namespace."""
+        to_read, to_write = os.pipe()
+        from_read, from_write = os.pipe()
+        shell = ("sh", "-c", 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1', "sh")
+        profile = f"--user-data-dir={directory}/profile"
+        with os.fdopen(to_read, "rb") as source, os.fdopen(from_write, "wb") as sink:
+            self.process = subprocess.Popen(
+                [*inside, *shell, program(), *FLAGS, profile, "about:blank"],
+                stdin=source,
+                stdout=sink,
+                env={**os.environ, "HOME": str(directory), "TMPDIR": str(directory)},
+            )
+        self.tools = DevTools(from_read, to_write, threading.Event())
+        target = self.tools.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.tools.call("Target.attachToTarget", targetId=target, flatten=True)
+        self.session: str = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: object) -> dict[str, Any]:
+        return self.tools.call(method, self.session, **parameters)
+
+    def open(self, url: str) -> None:
+        # Another fragment alone would load nothing.
+        self.call("Page.navigate", url="about:blank")
+        self.call("Page.navigate", url=url)
+
+    def size(self, width: int, height: int, dark: bool, mobile: bool = False) -> None:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=mobile,
+        )
+
+    def value(self, expression: str, waits: bool = False) -> Any:
+        """The value of an expression; of what it promises if it `waits`."""
+        found = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=waits
+        )
+        assert "exceptionDetails" not in found, (expression, found["exceptionDetails"])
+        return found["result"].get("value")
+
+    def until(self, expression: str, seconds: float = PATIENCE_S) -> Any:
+        """Waits until an expression is true; its value."""
+        end = time.monotonic() + seconds
+        while not (value := self.value(expression)):
+            if time.monotonic() > end:
+                text = self.value("document.body.innerText")
+                raise AssertionError(f"not within {seconds} s: {expression}; the page: {text[:2000]}")
+            time.sleep(0.05)
+        return value
+
+    def press(self, label: str) -> None:
+        """Presses the button with this name, as people and screen readers know it."""
+        quoted = json.dumps(label)
+        self.until(
+            f"(() => {{ const b = [...document.querySelectorAll('button')].find((b) => "
+            f"(b.getAttribute('aria-label') ?? b.textContent) === {quoted} && !b.disabled && "
+            "b.offsetParent); b?.click(); return Boolean(b); })()"
+        )
+
+    def key(self, key: str, code: int, text: str = "", shift: bool = False) -> None:
+        """Presses a key."""
+        for kind in ("keyDown", "keyUp"):
+            extra = {"text": text} if text and kind == "keyDown" else {}
+            self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                modifiers=8 if shift else 0,
+                **extra,
+            )
+
+    def complaints(self) -> list[str]:
+        """What the browser complained of so far: scripts that failed, and what the policy forbids."""
+        self.value("1")
+        found = []
+        # Those that came with the answers above are there already.
+        while True:
+            try:
+                event = self.tools.event(time.monotonic() + 0.05)
+            except Exception:
+                return found
+            if event.method == "Runtime.exceptionThrown":
+                found.append(json.dumps(event.parameters["exceptionDetails"])[:500])
+            elif event.method == "Log.entryAdded":
+                entry = event.parameters["entry"]
+                if entry["level"] in ("error", "warning"):
+                    found.append(f"{entry['text']} {entry.get('url', '')}")
+
+    def picture(self) -> bytes:
+        import base64
+
+        shot = self.call("Page.captureScreenshot", format="png")
+        return base64.b64decode(shot["data"])
+
+    def accessibility(self) -> list[str]:
+        """What axe-core finds on the page as it is."""
+        source = (resources.files("axe_core_python") / "axe.min.js").read_text("utf-8")
+        if self.value("typeof axe") != "object":
+            self.value(source + "; 1")
+        found = self.value(
+            "axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations.map((v) => "
+            "v.id + ': ' + v.nodes.map((n) => n.html).slice(0, 3).join(' ')))",
+            waits=True,
+        )
+        return list(found)
+
+    def end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.tools.close()
+
+
+class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+class FakeGateway:
+    """The API of a gateway on a Unix socket, with answers of the test; remembers what was changed."""
+
+    def __init__(self, socket: Path, status: Callable[[], dict[str, Any]]) -> None:
+        self.status = status
+        self.changes: list[tuple[str, dict[str, Any]]] = []
+        self.happened: list[dict[str, Any]] = []
+        self.asked = 0
+        gateway = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def address_string(self) -> str:
+                return "socket"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                gateway.asked += 1
+                self._answer(gateway.look(self.path))
+
+            def do_POST(self) -> None:
+                length = int(self.headers.get("content-length", "0"))
+                body = json.loads(self.rfile.read(length) or b"{}")
+                gateway.changes.append((self.path, body))
+                answers = {"/v1/scheduler": {"changed": 1}, "/v1/sites/reload": {"reloaded": "sites"}}
+                self._answer(answers.get(self.path, {"ok": True}))
+
+            def _answer(self, value: object) -> None:
+                data = json.dumps(value).encode()
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(data)))
+                self.send_header("connection", "close")
+                self.end_headers()
+                self.wfile.write(data)
+                self.close_connection = True
+
+        self.server = _UnixServer(str(socket), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def look(self, path: str) -> object:
+        if path == "/v1/status":
+            return self.status()
+        if path == "/v1/happened":
+            return self.happened
+        if path == "/v1/scheduler":
+            schedulers = [{"name": name, "description": f"rule of {name}"} for name in ("auto", "htmt")]
+            one = {"peer": "hub", "reason": "", "receive": "auto", "send": "auto"}
+            return {"available": schedulers, "tunnels": [one]}
+        assert path.startswith("/v1/history"), path
+        return self.history(1 if "last=1" in path else 300)
+
+    def history(self, count: int) -> dict[str, Any]:
+        end = int(time.time())
+        status = self.status()
+        site = status["role"] == "site"
+        names = [p["uplink"] for t in status["tunnels"] for p in t["paths"]] if site else ["all sites"]
+
+        def wave(index: int, scale: float) -> list[float | None]:
+            return [scale * (1 + (end - at + index) % 7) for at in reversed(range(count))]
+
+        uplinks = [
+            {
+                "name": name,
+                "sent": wave(index, 1e5),
+                "received": wave(index, 4e5),
+                "rtt_ms": wave(index, 9.0),
+                "loss": wave(index, 0.004),
+            }
+            for index, name in enumerate(names)
+        ]
+        ups: list[float | None] = [1.0] * count
+        offered = wave(0, 3e5)
+        return {"step_s": 1, "end_s": end, "offered": offered, "up": ups, "uplinks": uplinks}
+
+    def end(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Dashboard:
+    """`ropewalk dashboard` for the gateway behind a socket."""
+
+    def __init__(self, binary: Path, socket: Path, *arguments: str, config: Path | None = None) -> None:
+        command = [str(binary), "--socket", str(socket), *arguments]
+        if config:
+            command += ["--config", str(config)]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self.process.stdout is not None
+        self.link = self.process.stdout.readline().strip()
+        assert self.link.startswith("http://127.0.0.1:"), self.link
+
+    def memory_kib(self) -> int:
+        """What only this process has in memory."""
+        text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
+        lines = [line.split() for line in text.splitlines()[1:]]
+        private = {"Private_Clean:", "Private_Dirty:"}
+        return sum(int(line[1]) for line in lines if line[0] in private)
+
+    def cpu_s(self) -> float:
+        """Processor time so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")")[-1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait(10)
