@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socketserver
@@ -82,11 +83,16 @@ class Window:
         return found["result"].get("value")
 
     def until(self, expression: str, seconds: float = PATIENCE_S) -> Any:
-        """Waits until an expression is true; its value."""
+        """Waits until an expression is true; its value. What it needs may not be there yet."""
         end = time.monotonic() + seconds
-        while not (value := self.value(expression)):
+        # An element is as good as true.
+        safe = (
+            f"(() => {{ try {{ const v = {expression}; return v instanceof Node || v; }} "
+            "catch { return null; } })()"
+        )
+        while not (value := self.value(safe)):
             if time.monotonic() > end:
-                text = self.value("document.body.innerText")
+                text = self.value("document.body?.innerText ?? ''")
                 raise AssertionError(f"not within {seconds} s: {expression}; the page: {text[:2000]}")
             time.sleep(0.05)
         return value
@@ -132,8 +138,6 @@ class Window:
                     found.append(f"{entry['text']} {entry.get('url', '')}")
 
     def picture(self) -> bytes:
-        import base64
-
         shot = self.call("Page.captureScreenshot", format="png")
         return base64.b64decode(shot["data"])
 

@@ -139,20 +139,22 @@ def test_a_site_shows_its_uplinks_charts_and_words_and_breaks_no_rule(place: Pla
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_pages_are_usable_by_all(place: Place, width: int, dark: bool) -> None:
+@pytest.mark.parametrize("role", ["site", "hub"])
+def test_pages_are_usable_by_all(place: Place, role: str, width: int, dark: bool) -> None:
     """Of axe-core's rules none is broken, and nothing is wider than the window."""
+    if role == "hub":
+        boat, other = tunnel("boat", [path("eth0", LOSSY)]), tunnel(HOSTILE, [], up=False)
+        place.says = status("hub", [boat, other])
+    place.says = {**place.says, "words": [words("far", "worse", "the hub is far: 210 ms")]}
+    place.gateway.happened = [{"at_s": 1_800_000_000, "what": f"{HOSTILE}: up"}]
     place.start()
     browser = place.browser
     browser.size(width, 844, dark, mobile=width < 500)
-    browser.until("document.querySelectorAll('.card').length === 2")
+    browser.until("document.querySelectorAll('.card, .sites tbody tr').length === 2")
+    browser.until("document.querySelector('.events li')")
+    browser.value("document.querySelectorAll('details').forEach((d) => { d.open = true; }); 1")
     assert browser.accessibility() == []
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert browser.value(wide) <= 0
-    place.says = status("hub", [tunnel("boat", [path("eth0", LOSSY)]), tunnel(HOSTILE, [], up=False)])
-    assert place.dashboard
-    browser.open(place.dashboard.link)
-    browser.until("document.querySelectorAll('.sites tbody tr').length === 2")
-    assert browser.accessibility() == []
     assert browser.value(wide) <= 0
 
 
@@ -257,7 +259,8 @@ def test_a_hub_invites_with_a_code_finds_and_revokes(place: Place, tmp_path: Pat
     listed = [ROPEWALK, "invite", "--list", "--config", config]
     done = subprocess.run(listed, check=True, capture_output=True, text=True)
     assert "farm" not in done.stdout
-    assert browser.complaints() == []
+    refused = [text for text in browser.complaints() if "status of 422" not in text]
+    assert refused == []
 
 
 def test_a_link_for_looking_offers_no_change(place: Place) -> None:

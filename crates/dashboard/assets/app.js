@@ -59,8 +59,8 @@ function showWords(words) {
 function onView(view) {
   if (!main) {
     makeCharts(view.role);
-    main = view.role === "site" ? new Site(byId("main"), admin) : new Hub(byId("main"), admin);
-    byId("main").append(happened.part, help(admin));
+    main = view.role === "site" ? new Site(byId("parts"), admin) : new Hub(byId("parts"), admin);
+    byId("parts").append(happened.part, help(admin));
   }
   const title = `${view.role} ${view.addresses[0] ?? ""}`.trim();
   say(byId("title"), title);

@@ -85,15 +85,16 @@ export function dialog(title, body, buttons) {
   const shown = byId("dialog");
   say(byId("dialog-title"), title);
   byId("dialog-body").replaceChildren(...body);
-  byId("dialog-buttons").replaceChildren(...buttons.map((text, index) => el("button", { value: index ? "no" : "yes" }, text)));
-  shown.showModal();
   return new Promise((resolve) => {
-    shown.onclose = () => {
+    const end = (answer) => {
+      shown.close();
       // What was shown may be a secret.
       byId("dialog-body").replaceChildren();
-      resolve(shown.returnValue === "yes");
-      shown.returnValue = "";
+      resolve(answer);
     };
+    byId("dialog-buttons").replaceChildren(...buttons.map((text, index) => el("button", { type: "button", on: () => end(index === 0) }, text)));
+    shown.oncancel = () => end(false);
+    shown.showModal();
   });
 }
 

@@ -65,7 +65,7 @@ mod tests {
         let hex = "0123456789abcdef".repeat(4);
         for secret in [KEY, TOKEN, &hex, &KEY.replace('/', "_").replace('=', "")] {
             for around in [
-                format!("{secret}"),
+                secret.to_owned(),
                 format!("\"private_key\": \"{secret}\","),
                 format!("error: wrong key {secret}: refused"),
                 format!("a=b;{secret}\nnext"),

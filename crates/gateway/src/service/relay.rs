@@ -67,17 +67,7 @@ pub(super) async fn run(
             pools
         },
     });
-    let commands = both(hub.engine.commands.clone(), site.engine.commands.clone());
-    let reload = reload_both(Arc::clone(&hub.reload), Arc::clone(&site.reload));
-    let api = Api {
-        commands: commands.0,
-        reload,
-        change_key: keys::by_hand(),
-        memory: Memory::open(&config.hub.common, false),
-        mark: memory::no_marks(),
-        is_hub: true,
-    };
-    let api = ApiSocket::open(&config.hub.common, api).await?;
+    let api = ApiSocket::open(&config.hub.common, of_both(&hub, &site, &config)).await?;
     restarts::ready(path);
     tracing::info!(
         name = config.hub.common.name,
@@ -107,6 +97,18 @@ pub(super) async fn run(
     prepared.changes.end(site_signals.is_restart(path).await);
     tracing::info!("relay has stopped");
     result.and(stopped)
+}
+
+/// The API of both sides.
+fn of_both(hub: &Hub, site: &Site, config: &RelayConfig) -> Api {
+    Api {
+        commands: both(hub.engine.commands.clone(), site.engine.commands.clone()).0,
+        reload: reload_both(Arc::clone(&hub.reload), Arc::clone(&site.reload)),
+        change_key: keys::by_hand(),
+        memory: Memory::open(&config.hub.common, false),
+        mark: memory::no_marks(),
+        is_hub: true,
+    }
 }
 
 fn load_site(path: &Path) -> anyhow::Result<SiteConfig> {
