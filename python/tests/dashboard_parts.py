@@ -1,4 +1,4 @@
-"""Parts of tests of the dashboard: a window of Chromium, a gateway of a few lines, and the real program."""
+"""Parts of tests of the dashboard: a window of Chromium, a gateway of a few lines, the program."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Window:
             mobile=mobile,
         )
 
-    def value(self, expression: str, waits: bool = False) -> Any:
+    def value(self, expression: str, waits: bool = False) -> Any:  # noqa: ANN401
         """The value of an expression; of what it promises if it `waits`."""
         found = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=waits
@@ -82,7 +82,7 @@ class Window:
         assert "exceptionDetails" not in found, (expression, found["exceptionDetails"])
         return found["result"].get("value")
 
-    def until(self, expression: str, seconds: float = PATIENCE_S) -> Any:
+    def until(self, expression: str, seconds: float = PATIENCE_S) -> Any:  # noqa: ANN401
         """Waits until an expression is true; its value. What it needs may not be there yet."""
         end = time.monotonic() + seconds
         # An element is as good as true.
@@ -93,7 +93,9 @@ class Window:
         while not (value := self.value(safe)):
             if time.monotonic() > end:
                 text = self.value("document.body?.innerText ?? ''")
-                raise AssertionError(f"not within {seconds} s: {expression}; the page: {text[:2000]}")
+                raise AssertionError(
+                    f"not within {seconds} s: {expression}; the page: {text[:2000]}"
+                )
             time.sleep(0.05)
         return value
 
@@ -121,9 +123,9 @@ class Window:
             )
 
     def complaints(self) -> list[str]:
-        """What the browser complained of so far: scripts that failed, and what the policy forbids."""
+        """What the browser complained of: scripts that failed, what the policy forbids."""
         self.value("1")
-        found = []
+        found: list[str] = []
         # Those that came with the answers above are there already.
         while True:
             try:
@@ -168,7 +170,7 @@ class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 class FakeGateway:
-    """The API of a gateway on a Unix socket, with answers of the test; remembers what was changed."""
+    """The API of a gateway on a Unix socket, with answers of the test; remembers changes."""
 
     def __init__(self, socket: Path, status: Callable[[], dict[str, Any]]) -> None:
         self.status = status
@@ -194,7 +196,10 @@ class FakeGateway:
                 length = int(self.headers.get("content-length", "0"))
                 body = json.loads(self.rfile.read(length) or b"{}")
                 gateway.changes.append((self.path, body))
-                answers = {"/v1/scheduler": {"changed": 1}, "/v1/sites/reload": {"reloaded": "sites"}}
+                answers = {
+                    "/v1/scheduler": {"changed": 1},
+                    "/v1/sites/reload": {"reloaded": "sites"},
+                }
                 self._answer(answers.get(self.path, {"ok": True}))
 
             def _answer(self, value: object) -> None:
@@ -216,7 +221,9 @@ class FakeGateway:
         if path == "/v1/happened":
             return self.happened
         if path == "/v1/scheduler":
-            schedulers = [{"name": name, "description": f"rule of {name}"} for name in ("auto", "htmt")]
+            schedulers = [
+                {"name": name, "description": f"rule of {name}"} for name in ("auto", "htmt")
+            ]
             one = {"peer": "hub", "reason": "", "receive": "auto", "send": "auto"}
             return {"available": schedulers, "tunnels": [one]}
         assert path.startswith("/v1/history"), path
@@ -226,7 +233,9 @@ class FakeGateway:
         end = int(time.time())
         status = self.status()
         site = status["role"] == "site"
-        names = [p["uplink"] for t in status["tunnels"] for p in t["paths"]] if site else ["all sites"]
+        names = (
+            [p["uplink"] for t in status["tunnels"] for p in t["paths"]] if site else ["all sites"]
+        )
 
         def wave(index: int, scale: float) -> list[float | None]:
             return [scale * (1 + (end - at + index) % 7) for at in reversed(range(count))]
@@ -253,7 +262,9 @@ class FakeGateway:
 class Dashboard:
     """`ropewalk dashboard` for the gateway behind a socket."""
 
-    def __init__(self, binary: Path, socket: Path, *arguments: str, config: Path | None = None) -> None:
+    def __init__(
+        self, binary: Path, socket: Path, *arguments: str, config: Path | None = None
+    ) -> None:
         command = [str(binary), "--socket", str(socket), *arguments]
         if config:
             command += ["--config", str(config)]
