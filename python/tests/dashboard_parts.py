@@ -15,6 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from docs_world import Machine, World, must
+
 from ropewalk.lab.browser.chromium import program
 from ropewalk.lab.browser.devtools import DevTools
 
@@ -290,3 +292,40 @@ class Dashboard:
     def end(self) -> None:
         self.process.terminate()
         self.process.wait(10)
+
+
+def link_of(machine: Machine) -> str:
+    """Starts the dashboard of a machine; its link."""
+    must(machine, "ropewalk dashboard >link.txt 2>&1 &")
+    for _ in range(100):
+        _, text = machine.run("cat link.txt")
+        if "http://" in text:
+            return text.split()[0]
+        time.sleep(0.1)
+    raise AssertionError(f"no link: {text}")
+
+
+def until(machine: Machine, command: str) -> None:
+    """Waits until a command succeeds."""
+    must(machine, f"for i in $(seq 75); do {command} && break; sleep 0.2; done; {command}")
+
+
+def begin_hub(hub: Machine) -> None:
+    """Starts a hub."""
+    must(hub, "ropewalk hub --init --public hub.example.org:4443")
+    must(hub, "ropewalk hub >hub.log 2>&1 &")
+    until(hub, "ropewalk status >/dev/null 2>&1")
+
+
+def join(world: World, name: str, machine: Machine) -> None:
+    """Makes a machine a site of the hub, and starts it."""
+    status, token = world.machines["hub"].run(f"ropewalk invite {name} 2>/dev/null")
+    assert status == 0, token
+    must(machine, f"echo {token.strip()} | ropewalk join")
+    must(machine, "ropewalk up >up.log 2>&1 &")
+    until(machine, "ropewalk status 2>/dev/null | grep -q 'hub up'")
+
+
+def inside(machine: Machine) -> tuple[str, ...]:
+    """What runs a program in the network of a machine."""
+    return ("nsenter", f"--net=/proc/{machine.pid}/ns/net")

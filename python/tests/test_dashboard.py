@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dashboard_parts import Dashboard, FakeGateway, Window
+from dashboard_parts import Dashboard, FakeGateway, Window, begin_hub, inside, join, link_of, until
+from docs_world import World, must
 
 from ropewalk.lab.runner import UnavailableError
 
@@ -414,3 +415,50 @@ def test_an_unwatched_dashboard_asks_nothing(place: Place) -> None:
     time.sleep(2)
     assert place.gateway.asked == asked
     assert dashboard.cpu_s() == cpu
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes namespaces: as root")
+def test_actions_change_a_real_site_and_its_history_outlives_it(tmp_path: Path) -> None:
+    world = World(["hub", "boat"], tmp_path / "world", str(PROGRAMS))
+    window = None
+    try:
+        begin_hub(world.machines["hub"])
+        boat = world.machines["boat"]
+        join(world, "boat", boat)
+        try:
+            window = Window(tmp_path, inside(boat))
+        except UnavailableError as error:
+            pytest.skip(str(error))
+        window.open(link_of(boat))
+        window.until("document.querySelectorAll('.card').length === 2")
+        for button, shown in (
+            ("Metered: wlan0", "wlan0 (metered) *up"),
+            ("Standby: wlan0", "wlan0 (standby, metered) *up"),
+            ("Metered: wlan0", "wlan0 (standby) *up"),
+            ("It will end soon: eth0", "eth0 *leaving"),
+            ("It stays: eth0", "eth0 *up"),
+            ("Take out of use: wlan0", "wlan0 (standby) *disabled"),
+            ("Use again: wlan0", "wlan0 (standby) *up"),
+        ):
+            window.press(button)
+            until(boat, f"ropewalk path | grep -q '{shown}'")
+        window.value("document.getElementById('scheduler').value = 'htmt'")
+        window.press("Use this scheduler")
+        until(boat, "ropewalk status | grep -q 'htmt sending, htmt receiving'")
+        window.press("Run the doctor")
+        window.until("document.getElementById('dialog').innerText.includes('hub address')", 30)
+        window.press("Close")
+        window.until("document.querySelector('.events').innerText.includes('standby by hand')")
+        assert window.complaints() == []
+        # A site that starts again knows what happened before.
+        must(boat, "ropewalk down")
+        must(boat, "test -s /var/lib/ropewalk/site-history.json")
+        must(boat, "ropewalk up >up.log 2>&1 &")
+        until(boat, "ropewalk status 2>/dev/null | grep -q 'hub up'")
+        window.until(
+            "document.querySelector('.events').innerText.split('the gateway started').length === 3"
+        )
+    finally:
+        if window:
+            window.end()
+        world.end()

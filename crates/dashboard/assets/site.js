@@ -81,9 +81,11 @@ export class Site {
       const leaving = card.state !== "leaving";
       return change(pressed, leaving ? { leaving, seconds: 600 } : { leaving }, leaving ? `${name} is left: it carries traffic only while nothing else works, for 10 minutes at most.` : `${name} is used like the others.`);
     });
-    const toggle = (mark) => button(mark[0].toUpperCase() + mark.slice(1), (pressed) => {
+    const toggle = (mark) => button(mark[0].toUpperCase() + mark.slice(1), async (pressed) => {
       const value = pressed.getAttribute("aria-pressed") !== "true";
-      return change(pressed, { [mark]: value }, `${name} is ${value ? "" : "no longer "}${mark}, until the next start.`);
+      const done = await change(pressed, { [mark]: value }, `${name} is ${value ? "" : "no longer "}${mark}, until the next start.`);
+      // The next view says so, too; who presses again sooner means the new state.
+      if (done) pressed.setAttribute("aria-pressed", String(value));
     });
     const metered = toggle("metered");
     const standby = toggle("standby");
