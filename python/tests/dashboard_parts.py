@@ -317,11 +317,12 @@ def begin_hub(hub: Machine) -> None:
     until(hub, "ropewalk status >/dev/null 2>&1")
 
 
-def join(world: World, name: str, machine: Machine) -> None:
-    """Makes a machine a site of the hub, and starts it."""
+def join(world: World, name: str, machine: Machine, before: str = "true") -> None:
+    """Makes a machine a site of the hub, runs a command, and starts the site."""
     status, token = world.machines["hub"].run(f"ropewalk invite {name} 2>/dev/null")
     assert status == 0, token
     must(machine, f"echo {token.strip()} | ropewalk join")
+    must(machine, before)
     must(machine, "ropewalk up >up.log 2>&1 &")
     until(machine, "ropewalk status 2>/dev/null | grep -q 'hub up'")
 
