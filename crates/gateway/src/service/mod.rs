@@ -43,7 +43,6 @@ use crate::engine::settings::{EngineEvent, EventSink, HostSettings};
 use crate::engine::{EngineHandle, Pulse};
 use crate::key_file;
 use api::{Api, CommandSink, Reload};
-use keys::ChangeKey;
 pub(crate) use keys::next_of_site;
 use memory::Memory;
 use network::Tun;
