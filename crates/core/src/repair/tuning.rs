@@ -5,7 +5,7 @@
 
 use ropewalk_types::{Duration, Rate};
 
-/// So many numbers of a gap are asked for, the first ones, and so many are missed at a time on a path. More: more of
+/// The egress asks for the first numbers of a gap, so many at most, and misses so many at a time on a path. More: more of
 /// what a fast path loses at once is repaired, memory and time for each gap.
 pub(crate) const GAP_MAX: u16 = 1_024;
 /// NACKs that name a number. More: a path that loses a fifth of its packets loses as many NACKs,
