@@ -18,6 +18,8 @@ const LOAD_BITS: f64 = 200_000.0;
 const FAR_MS: f64 = 180.0;
 /// Part of the best uplink's rate below which an uplink is called slow.
 const SLOW_PART: f64 = 0.05;
+/// What the tunnel has to carry for rates to say something, bit/s. Lower: sooner told, idle uplinks are told, too.
+const BUSY_BITS: f64 = 1_000_000.0;
 /// Failures in ten minutes from which an uplink is said to come and go.
 const FLAPS: u64 = 3;
 /// Outer packet size (IP and UDP headers included) below which packets are called small, bytes.
@@ -209,7 +211,7 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
         let text = format!("packets above {} bytes do not pass", thousands(largest));
         said.push(worse(About::SmallPackets, text));
     }
-    if let Some(best) = much_faster(tunnel, path) {
+    if let Some(best) = much_faster(tunnel, path, lately) {
         let text = format!(
             "slow: {:.1} Mbit/s beside {best:.0} of the best",
             path.rate_mbit
@@ -244,8 +246,13 @@ fn largest_packet(path: &PathStatus, lately: &Lately) -> Option<usize> {
     (small && lately.state_s >= DISCOVERY_S).then_some(largest)
 }
 
-/// The rate of the best path, if this one has only a small part of that.
-fn much_faster(tunnel: &TunnelStatus, path: &PathStatus) -> Option<f64> {
+/// The rate of the best path, if this one has only a small part of that. Rates are estimated from what was sent:
+/// those of a path that had little to send say nothing, so the tunnel has to be busy.
+fn much_faster(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Option<f64> {
+    let busy = lately.share > 0.0 && lately.bits / lately.share >= BUSY_BITS;
+    if !busy || lately.share >= SLOW_PART {
+        return None;
+    }
     let up = tunnel.paths.iter().filter(|other| other.is_up());
     let best = up.map(|other| other.rate_mbit).fold(0.0, f64::max);
     (path.rate_mbit > 0.0 && path.rate_mbit < best * SLOW_PART).then_some(best)

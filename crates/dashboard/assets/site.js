@@ -105,7 +105,7 @@ export class Site {
     const carries = ["up", "suspect", "leaving"].includes(uplink.state);
     say(parts.rtt, carries ? millis(uplink.rtt_ms) : "–");
     say(parts.loss, carries ? percent(uplink.loss) : "–");
-    say(parts.rate, carries ? `about ${uplink.rate_mbit.toFixed(1)} Mbit/s towards the hub` : "–");
+    say(parts.rate, carries ? `about ${uplink.rate_mbit.toFixed(1)} Mbit/s towards the hub, by what was sent lately` : "–");
     say(parts.data, `${bytes(uplink.sent_bytes)} sent, ${bytes(uplink.received_bytes)} received by this connection`);
     const via = { quic: "UDP (QUIC)", tls: "TCP (TLS)" }[uplink.via] ?? "no connection";
     say(parts.via, uplink.remote ? `${via} to ${uplink.remote}` : via);

@@ -230,8 +230,28 @@ fn a_slow_uplink_is_told_beside_a_fast_one_and_a_standby_rests() {
         paths: vec![path(), slow.clone(), standby.clone()],
         ..TunnelStatus::default()
     };
-    let words = |path| of_path(&tunnel, path, &Lately::default()).remove(0);
-    assert_eq!(words(&slow).text, "slow: 0.5 Mbit/s beside 20 of the best");
+    // 2 Mbit/s in all.
+    let busy = Lately {
+        share: 0.02,
+        bits: 40_000.0,
+        ..Lately::default()
+    };
+    let words = |path| of_path(&tunnel, path, &busy).remove(0);
+    let said = words(&slow).text;
+    assert_eq!(said, "slow: 0.5 Mbit/s beside 20 of the best; carries 2 %");
+    // The estimate of a path that carries much, or of one in an idle tunnel, says nothing.
+    for (share, bits) in [(0.6, 40_000.0), (0.02, 4_000.0), (0.0, 0.0)] {
+        let other = Lately {
+            share,
+            bits,
+            ..busy
+        };
+        assert_eq!(
+            of_path(&tunnel, &slow, &other)[0].about,
+            About::Fine,
+            "{share}"
+        );
+    }
     assert_eq!(words(&standby).about, About::Standby);
 }
 
