@@ -94,7 +94,7 @@ export class Chart {
       width: Math.max(200, this.plot.clientWidth), height: 170, legend: { show: false },
       cursor: { show: false },
       scales: { y: { range: (_, __, max) => [0, Math.max(max ?? 0, this.line ? 1000 : 1e-3) * 1.1] } },
-      axes: [{ stroke: ink, grid }, { stroke: ink, grid, size: 92, values: (_, ticks) => ticks.map((tick) => this.format(tick)) }],
+      axes: [{ stroke: ink, grid, space: 90, values: (_, ticks) => ticks.map(clock) }, { stroke: ink, grid, size: 92, values: (_, ticks) => ticks.map((tick) => this.format(tick)) }],
       series: [{}, ...series],
     };
   }
