@@ -1,12 +1,16 @@
 // Talks to `ropewalk dashboard`. The link's token stands in the fragment, which browsers do not send.
 
-/** Exchanges the token of the link for a cookie; nothing when the window has one. */
+// What changes need beside the cookie. The storage of a window belongs to this port; cookies go to every port.
+const PROOF = "ropewalk-proof";
+
+/** Exchanges the token of the link for a cookie and a proof; nothing when the window has them. */
 export async function begin() {
   const token = location.hash.slice(1);
   if (!token) return;
   // The token must not stay in the history of the browser.
   history.replaceState(null, "", location.pathname);
-  await post("/session", { token });
+  const { proof } = await post("/session", { token });
+  sessionStorage.setItem(PROOF, proof);
 }
 
 async function answer(response) {
@@ -20,7 +24,7 @@ export async function get(path) {
 }
 
 export async function post(path, body = {}) {
-  const headers = { "content-type": "application/json", "x-ropewalk": "1" };
+  const headers = { "content-type": "application/json", "x-ropewalk": sessionStorage.getItem(PROOF) ?? "" };
   return answer(await fetch(path, { method: "POST", headers, body: JSON.stringify(body), credentials: "same-origin" }));
 }
 

@@ -5,7 +5,9 @@
 //! - **Origin** must be the page's own wherever a browser names one.
 //! - **The link** carries a token in its fragment, which no browser sends. The page exchanges the token for a
 //!   cookie that scripts cannot read and that other sites' requests do not carry.
-//! - **Changes** need the role of an admin, and a header that pages of other origins cannot set.
+//! - **Changes** need the role of an admin, and a header with a second secret. The page keeps that secret for its own
+//!   origin. Browsers send the cookie to every port of this machine, and so to servers of other users, too: the
+//!   cookie alone lets its holder look and not change.
 //!
 //! Invariant: tokens are compared in constant time, and occur in no log and in no answer.
 
@@ -27,7 +29,7 @@ use crate::{Dashboard, refused};
 
 /// Most browsers at a time; the one that came first has to follow the link again. More: memory.
 const SESSIONS_MAX: usize = 16;
-/// The header that changes need. A page of another origin cannot set it without asking first.
+/// The header that changes need: the second secret of the session.
 const PROOF: &str = "x-ropewalk";
 /// What pages may load: files of this program.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -48,7 +50,14 @@ pub struct Access {
     token: String,
     /// Cookies of several dashboards on this machine have names of their own: browsers ignore ports.
     cookie: String,
-    sessions: Mutex<VecDeque<String>>,
+    sessions: Mutex<VecDeque<Session>>,
+}
+
+/// A browser that followed the link.
+#[derive(Clone)]
+struct Session {
+    cookie: String,
+    proof: String,
 }
 
 impl std::fmt::Debug for Access {
@@ -85,31 +94,47 @@ impl Access {
         format!("http://{authority}/#{}", self.token)
     }
 
-    /// The cookie for whoever has the token.
-    fn begin(&self, token: &str) -> Option<String> {
+    /// The cookie and the proof for whoever has the token.
+    fn begin(&self, token: &str) -> Option<(String, String)> {
         same(token, &self.token).then_some(())?;
-        let session = random::<32>().ok()?;
+        let session = Session {
+            cookie: random::<32>().ok()?,
+            proof: random::<32>().ok()?,
+        };
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if sessions.len() >= SESSIONS_MAX {
             sessions.pop_front();
         }
         sessions.push_back(session.clone());
-        let name = &self.cookie;
-        Some(format!(
-            "{name}={session}; Path=/; HttpOnly; SameSite=Strict"
-        ))
+        let (name, value) = (&self.cookie, session.cookie);
+        let cookie = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict");
+        Some((cookie, session.proof))
     }
 
     /// Whether the browser has followed the link.
     fn knows(&self, headers: &HeaderMap) -> bool {
+        self.session(headers).is_some()
+    }
+
+    /// Whether the page that asks has followed the link, and not only another one in its browser.
+    fn proves(&self, headers: &HeaderMap) -> bool {
+        let shown = headers.get(PROOF).and_then(|value| value.to_str().ok());
+        let session = self.session(headers);
+        session.is_some_and(|session| shown.is_some_and(|shown| same(&session.proof, shown)))
+    }
+
+    fn session(&self, headers: &HeaderMap) -> Option<Session> {
         let cookies = headers.get_all(header::COOKIE).iter();
         let pairs = cookies.filter_map(|value| value.to_str().ok());
         let mut pairs = pairs.flat_map(|text| text.split(';'));
         let value =
             pairs.find_map(|pair| pair.trim().strip_prefix(&self.cookie)?.strip_prefix('='));
-        let Some(value) = value else { return false };
+        let value = value?;
         let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.iter().any(|session| same(session, value))
+        let mut sessions = sessions.iter();
+        sessions
+            .find(|session| same(&session.cookie, value))
+            .cloned()
     }
 }
 
@@ -213,11 +238,9 @@ pub async fn require_admin(
         let why = "this link is for looking only; `ropewalk dashboard` without --read-only prints another";
         return refused(StatusCode::FORBIDDEN, why);
     }
-    if !request.headers().contains_key(PROOF) {
-        return refused(
-            StatusCode::FORBIDDEN,
-            format!("a change needs the header {PROOF}"),
-        );
+    if !access.proves(request.headers()) {
+        let why = "changes need a window that the link has opened: open the link that `ropewalk dashboard` printed";
+        return refused(StatusCode::FORBIDDEN, why);
     }
     next.run(request).await
 }
@@ -228,7 +251,7 @@ pub struct Link {
     token: String,
 }
 
-/// Exchanges the token of the link for a cookie.
+/// Exchanges the token of the link for a cookie and the proof that changes need.
 pub async fn begin_session(
     State(dashboard): State<Dashboard>,
     body: Result<Json<Link>, JsonRejection>,
@@ -240,13 +263,16 @@ pub async fn begin_session(
         );
     };
     let begun = dashboard.access.begin(&link.token);
-    let Some(cookie) = begun.and_then(|text| HeaderValue::try_from(text).ok()) else {
+    let begun =
+        begun.and_then(|(cookie, proof)| Some((HeaderValue::try_from(cookie).ok()?, proof)));
+    let Some((cookie, proof)) = begun else {
         return refused(
             StatusCode::UNAUTHORIZED,
             "this link is of an earlier run: open the one that `ropewalk dashboard` printed last",
         );
     };
-    ([(header::SET_COOKIE, cookie)], Json(json!({ "ok": true }))).into_response()
+    let answer = Json(json!({ "proof": proof }));
+    ([(header::SET_COOKIE, cookie)], answer).into_response()
 }
 
 #[cfg(test)]
@@ -292,7 +318,7 @@ mod tests {
         let token = access.token.clone();
         let cookie = |access: &Access| {
             let mut headers = HeaderMap::new();
-            let set = access.begin(&token).unwrap();
+            let (set, _) = access.begin(&token).unwrap();
             let pair = set.split(';').next().unwrap().to_owned();
             headers.insert(
                 header::COOKIE,

@@ -13,6 +13,7 @@ use super::*;
 type Asked = Arc<Mutex<Vec<String>>>;
 
 struct Running {
+    proof: Mutex<String>,
     address: SocketAddr,
     token: String,
     asked: Asked,
@@ -89,6 +90,7 @@ fn start(role: Role) -> Running {
     Running {
         address: is_ready.recv().unwrap(),
         token,
+        proof: Mutex::default(),
         asked,
     }
 }
@@ -127,8 +129,10 @@ impl Running {
     /// The cookie for whoever follows the link.
     fn cookie(&self) -> String {
         let body = json!({ "token": self.token }).to_string();
-        let (head, _) = self.send("POST /session", &self.own(), &body);
+        let (head, answer) = self.send("POST /session", &self.own(), &body);
         assert!(code(&head) == 200, "{head}");
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        *self.proof.lock().unwrap() = answer["proof"].as_str().unwrap().to_owned();
         let set = head
             .lines()
             .find_map(|line| line.strip_prefix("set-cookie: "))
@@ -141,10 +145,15 @@ impl Running {
         format!("cookie: {}", set.split(';').next().unwrap())
     }
 
+    /// The header for changes of the cookie that was given out last.
+    fn proof(&self) -> String {
+        format!("x-ropewalk: {}", self.proof.lock().unwrap())
+    }
+
     /// A change as the page makes it.
     fn change(&self, path: &str, cookie: &str, body: &str) -> (u16, Value) {
         let mut lines = self.own();
-        lines.extend([cookie.to_owned(), "x-ropewalk: 1".to_owned()]);
+        lines.extend([cookie.to_owned(), self.proof()]);
         let (head, body) = self.send(&format!("POST {path}"), &lines, body);
         (code(&head), serde_json::from_str(&body).unwrap_or_default())
     }
@@ -177,12 +186,7 @@ fn pages_of_other_origins_and_sites_are_refused() {
     let running = start(Role::Admin);
     let cookie = running.cookie();
     let body = json!({ "uplink": "eth0", "enabled": false }).to_string();
-    let proof = || {
-        [
-            "x-ropewalk: 1".to_owned(),
-            "content-type: application/json".to_owned(),
-        ]
-    };
+    let proof = || [running.proof(), "content-type: application/json".to_owned()];
     for lines in [
         vec![format!("origin: http://evil.example")],
         vec!["origin: null".to_owned()],
@@ -309,13 +313,22 @@ fn a_link_for_looking_changes_nothing() {
 }
 
 #[test]
-fn a_change_needs_the_header_that_other_pages_cannot_set() {
+fn a_change_needs_the_secret_that_servers_at_other_ports_do_not_get() {
     let running = start(Role::Admin);
+    running.cookie();
+    let of_another_window = running.proof();
     let mut lines = running.own();
     lines.push(running.cookie());
-    let (head, _) = running.send("POST /api/doctor", &lines, "");
-    assert_eq!(code(&head), 403);
-    lines.push("x-ropewalk: 1".to_owned());
+    let refused = |more: &[String]| {
+        let lines = [&lines, more].concat();
+        code(&running.send("POST /api/doctor", &lines, "").0) == 403
+    };
+    assert!(refused(&[]));
+    for wrong in ["x-ropewalk: 1", "x-ropewalk:", &of_another_window] {
+        assert!(refused(&[wrong.to_owned()]), "{wrong}");
+    }
+    assert!(running.asked.lock().unwrap().is_empty());
+    lines.push(running.proof());
     assert_eq!(code(&running.send("POST /api/doctor", &lines, "").0), 200);
 }
 

@@ -4,6 +4,7 @@
 //! refused. Format: one line of base64, as `Identity` writes it.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -81,13 +82,16 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Where the key is written: where a link leads to, for the directory of the link may be root's.
+/// Where the key is written: where a link leads to, for the directory of the link may be root's. Root follows no
+/// link of the gateway's, and nobody follows a second one.
 fn own_place(path: &Path) -> PathBuf {
-    if path.is_symlink() {
-        std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
-    } else {
-        path.to_owned()
-    }
+    let trusted = |user| user == 0 || user == rustix::process::geteuid().as_raw();
+    let is_trusted = std::fs::symlink_metadata(path).is_ok_and(|link| trusted(link.uid()));
+    let target = std::fs::read_link(path).ok().filter(|_| is_trusted);
+    let target = target.map(|target| path.with_file_name("").join(target));
+    target
+        .filter(|target| !target.is_symlink())
+        .unwrap_or_else(|| path.to_owned())
 }
 
 fn cannot_write(path: &Path) -> String {

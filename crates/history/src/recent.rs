@@ -1,6 +1,6 @@
 //! The recent past of each path: how long it has been in its state, what it carried, how often it failed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_api::words::{LOSS_NOTABLE, Lately, is_stranger};
 use ropewalk_api::{PathStatus, Status, TunnelStatus};
@@ -47,6 +47,11 @@ impl Recent {
     pub fn sample(&mut self, now_ms: u64, status: &Status, events: &mut Events) {
         let is_site = status.role == "site";
         self.note_clock(now_ms, events);
+        // Only what has gone is forgotten, and only for want of room.
+        if self.tunnels.len() >= PATHS_MAX {
+            let names: BTreeSet<&str> = status.tunnels.iter().map(|t| t.peer.as_str()).collect();
+            self.tunnels.retain(|name, _| names.contains(name.as_str()));
+        }
         for tunnel in &status.tunnels {
             self.note_tunnel(now_ms, tunnel, is_site, events);
             for path in &tunnel.paths {

@@ -96,11 +96,12 @@ impl Ring {
     pub fn push(&mut self, now_s: u64, sample: &Point) {
         let slot = now_s / u64::from(self.step_s);
         if slot < self.newest {
-            // The clock was set back.
-            let future = usize::try_from(self.newest - slot).unwrap_or(usize::MAX);
+            // The clock was set back: the slot of now begins again, too.
+            let future =
+                usize::try_from(self.newest - slot).map_or(usize::MAX, |n| n.saturating_add(1));
             self.points
                 .truncate(self.points.len().saturating_sub(future));
-            self.newest = slot;
+            self.newest = slot.saturating_sub(1);
             self.count = 0;
         }
         if slot == self.newest && self.count > 0 {

@@ -14,9 +14,7 @@
 //! may wait for the name of its hub, and its table for flows beside the tunnel is wrong as soon as
 //! the tunnel is gone.
 
-use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -499,8 +497,8 @@ pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
             path.display()
         )
     };
-    let text = files::read_state(path, FILE_BYTES_MAX).with_context(damaged)?;
-    let Some(text) = text else {
+    let read = files::read_state_and_owner(path, FILE_BYTES_MAX).with_context(damaged)?;
+    let Some((text, owner)) = read else {
         return Ok(Vec::new());
     };
     let marked: Marked = serde_json::from_str(&text).with_context(damaged)?;
@@ -520,8 +518,7 @@ pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
         changes.clear();
     }
     // The helper looks at what its own gateway has undone.
-    let owner = fs::metadata(path).map(|file| file.uid());
-    if owner.is_ok_and(|owner| owner != rustix::process::geteuid().as_raw()) {
+    if owner != rustix::process::geteuid().as_raw() {
         changes.retain(|change| {
             let keep = change.is_of_gateway();
             if !keep {
@@ -647,6 +644,8 @@ pub fn namespace() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A setting that any process may have an opinion on and that affects no traffic here.

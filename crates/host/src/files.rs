@@ -199,6 +199,15 @@ fn adopt(made: &Path) -> io::Result<()> {
 /// # Errors
 /// The file is no file, is empty or too large, others may write it, or it cannot be read.
 pub fn read_state(path: &Path, bytes_max: u64) -> anyhow::Result<Option<String>> {
+    let read = read_state_and_owner(path, bytes_max)?;
+    Ok(read.map(|(text, _)| text))
+}
+
+/// [`read_state`] with the user whom the file that was read belongs to.
+///
+/// # Errors
+/// As [`read_state`].
+pub fn read_state_and_owner(path: &Path, bytes_max: u64) -> anyhow::Result<Option<(String, u32)>> {
     let cannot = || format!("cannot read {}", path.display());
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -227,7 +236,7 @@ pub fn read_state(path: &Path, bytes_max: u64) -> anyhow::Result<Option<String>>
              nothing was in it"
         );
     }
-    Ok(Some(text))
+    Ok(Some((text, metadata.uid())))
 }
 
 /// Reads a file that holds a secret; one that others may read, or that belongs to somebody else, is refused.

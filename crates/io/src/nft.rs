@@ -422,11 +422,19 @@ impl<'a> NewTable<'a> {
         }));
     }
 
-    /// Drops what belongs to no connection, such as a late FIN or RST: the kernel does not translate it, and it
-    /// would leave with the inner address of the site.
+    /// Drops segments of TCP that belong to no connection, such as a late FIN or RST: the kernel does not translate
+    /// them, and they would leave with the inner address of the site. What goes from site to site is never translated.
+    /// Of other protocols the kernel may not know all that is good.
     fn drop_lost(&mut self) {
         let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
-        let lost = vec![from_site, in_state(&["invalid"]), Statement::Drop(None)];
+        let outside = self.interface(MetaKey::Oifname, Operator::NEQ);
+        let lost = vec![
+            from_site,
+            outside,
+            named(MetaKey::L4proto, Operator::EQ, "tcp"),
+            in_state(&["invalid"]),
+            Statement::Drop(None),
+        ];
         self.rule("forward", lost);
     }
 

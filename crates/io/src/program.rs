@@ -1,7 +1,8 @@
 //! Programs of others that are run for a gateway: nft(8), resolvectl(1), resolvconf(8).
 //!
-//! Invariant: nobody waits for a program longer than [`TIME_MAX`]. A program that takes longer is killed
-//! and reaped, with all that it started in its process group.
+//! Invariant: nobody waits for a program longer than [`TIME_MAX`], and a second more for each part of
+//! [`BYTES_A_SECOND`] of its input. A program that takes longer is killed and reaped, with all that it started
+//! in its process group.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,6 +17,13 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// of a gateway waits longer for a program that hangs. Far below the time that the service manager grants
 /// (`WatchdogSec=30`).
 pub const TIME_MAX: Duration = Duration::from_secs(5);
+/// Input for which a program gets a second more. A list of rules has about 1 kB for each site with rules of its own, and
+/// `nft` took 0.3 s for 1,000 of them. Less: slower machines are sure to be set up.
+pub const BYTES_A_SECOND: usize = 1 << 20;
+/// Longest time of all, below the time that the service manager grants.
+const TIME_MAX_OF_ALL: Duration = Duration::from_secs(20);
+/// Most bytes that are kept of what a program says. The rest is read and left out.
+const SAID_MAX: usize = 1 << 24;
 /// How often an end of the program is looked for while its pipes say nothing. Longer: less work, and a
 /// program that leaves others behind is told later.
 const LOOK: Timespec = nanoseconds(20_000_000);
@@ -23,6 +31,8 @@ const LOOK: Timespec = nanoseconds(20_000_000);
 const LOOK_AT_END: Timespec = nanoseconds(1_000_000);
 /// Bytes that are read or written at once. More: fewer system calls, more memory.
 const CHUNK_BYTES: usize = 1 << 16;
+/// Reads before the time is looked at.
+const READS: usize = 16;
 
 /// Why a program did not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +61,9 @@ impl ProgramError {
 /// # Errors
 /// See [`ProgramError`].
 pub fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, ProgramError> {
-    run_within(TIME_MAX, program, arguments, input)
+    let more = Duration::from_secs((input.len() / BYTES_A_SECOND) as u64);
+    let limit = (TIME_MAX + more).min(TIME_MAX_OF_ALL);
+    run_within(limit, program, arguments, input)
 }
 
 fn run_within(
@@ -190,13 +202,17 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// Reads what is there; the pipe is gone at its end.
+/// Reads some of what is there, so that the caller looks at the time between; the pipe is gone at its end.
 fn drain(pipe: &mut Option<impl Read>, into: &mut Vec<u8>) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
-    while let Some(open) = pipe {
+    for _ in 0..READS {
+        let Some(open) = pipe else { break };
         match open.read(&mut chunk) {
             Ok(0) => *pipe = None,
-            Ok(count) => into.extend_from_slice(&chunk[..count]),
+            Ok(count) => {
+                let room = SAID_MAX.saturating_sub(into.len());
+                into.extend_from_slice(&chunk[..count.min(room)]);
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

@@ -411,10 +411,16 @@ fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
         (
             "egress",
             vec![
-                "ip saddr 10.200.0.2 ip daddr 10.200.0.3 accept".to_owned(),
-                "ip saddr 10.200.0.2 goto closed".to_owned(),
-                "ip6 saddr fd20::2 goto closed".to_owned(),
+                "ip saddr vmap { 10.200.0.2 : goto site0 }".to_owned(),
+                "ip6 saddr vmap { fd20::2 : goto site0 }".to_owned(),
                 "ip daddr 10.1.0.0/16 accept".to_owned(),
+                "goto closed".to_owned(),
+            ],
+        ),
+        (
+            "site0",
+            vec![
+                "ip daddr 10.200.0.3 accept".to_owned(),
                 "goto closed".to_owned(),
             ],
         ),

@@ -3,7 +3,7 @@
 //! A NACK may be lost on all its paths: each number is named again in the next ones, or in one of
 //! its own after a round trip. The peer answers once.
 //!
-//! Invariant: a number is named at most [`NAMINGS`] times; every list is bounded by [`GAP_MAX`] per
+//! Invariant: a number is named at most [`NAMINGS`] times between two outages; every list is bounded by [`GAP_MAX`] per
 //! path.
 
 use super::tuning::{ALLOWANCE_HALF_LIFE, ALLOWANCE_MAX, GAP_MAX, NAMINGS};

@@ -121,7 +121,14 @@ fn stop(state_dir: &Path) -> anyhow::Result<bool> {
             }
         }
         None => {
-            let process = Pid::from_raw(pid).context("no process number")?;
+            // Zero and numbers below name groups of processes, and 1 is never a site.
+            let process = Pid::from_raw(pid).filter(|_| pid > 1);
+            let process = process.with_context(|| {
+                format!(
+                    "{} does not name the site's process; stop it by hand",
+                    lock.display()
+                )
+            })?;
             kill_process(process, Signal::TERM)
                 .with_context(|| format!("cannot stop process {pid}"))?;
         }

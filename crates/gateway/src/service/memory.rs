@@ -1,8 +1,8 @@
 //! What a gateway remembers, kept while it runs and across restarts.
 //!
 //! A task of the control side takes a status once in a while, and writes the file `ROLE-history.json` in the
-//! state directory from time to time. Nothing here is on the way of a packet, and a gateway without this file
-//! works as well: errors are logged, and go no further.
+//! state directory from time to time. The engine makes that status between packets, as for `ropewalk status`. The rest is
+//! on the control side. A gateway without this file works as well: errors are logged, and go no further.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;

@@ -93,7 +93,9 @@ impl Hub {
             Some(TOO_OFTEN).filter(|_| !own.may_have(now, key))
         };
         if let Some(refused) = refused {
-            tracing::info!(%key, refused, "a next key of a site is refused");
+            if own.lines.allows(now, REFUSAL_INTERVAL, REFUSALS) {
+                tracing::info!(%key, refused, "a next key of a site is refused");
+            }
             let refused = refused.to_owned();
             links.queue_control(link, &Control::Enrolled { refused });
             return;
