@@ -137,8 +137,8 @@ const PACKET_BYTES_MAX: usize = 65_536;
 const POOL_BLOCK_BYTES: usize = 128 * 1024;
 
 /// Packets that may wait in the interface for this process: 13 ms of 1,200-byte packets at 150,000 a second.
-/// The kernel drops what finds the queue full. Its own default of 500 packets overflows while another process
-/// has the processor for one slice (3 ms). Longer waits would delay interactive packets.
+/// The kernel drops what finds the queue full. Its own default of 500 packets is 3 ms, and overflowed while
+/// other processes had the processor. Longer waits would delay interactive packets.
 const QUEUE_PACKETS: u32 = 2_000;
 
 /// Larger batches are written in parts, so that the memory for planning stays bounded.
