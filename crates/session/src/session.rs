@@ -9,7 +9,7 @@ use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::Policy;
 use ropewalk_core::tunnel::Observer;
 use ropewalk_transport::{PublicKey, SocketId};
-use ropewalk_types::{Ecn, Instant};
+use ropewalk_types::{Duration, Ecn, Instant};
 
 use crate::command::Command;
 use crate::intake::{Arrival, Intake, Sender, Share, Work, stream_work};
@@ -242,6 +242,12 @@ impl<R: Role> Session<R> {
     #[must_use]
     pub const fn is_behind(&self) -> bool {
         self.behind
+    }
+
+    /// The driver had nothing to do for this time. From the first call on a hub whose machine is busy begins few
+    /// handshakes at a time. A driver that never calls this method has all handshakes begun at once.
+    pub fn handle_rest(&mut self, rest: Duration) {
+        self.links.rested(rest);
     }
 
     fn take(&mut self, now: Instant, arrival: Arrival) {

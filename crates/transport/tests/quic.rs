@@ -349,6 +349,49 @@ fn an_attempt_that_its_site_ends_frees_its_place_at_once_if_the_address_is_prove
 }
 
 #[test]
+fn a_machine_without_rest_begins_few_handshakes_and_lets_a_site_in_beside_a_flood() {
+    for (name, rest, most) in [
+        ("busy", Duration::ZERO, 70),
+        ("at rest", Duration::from_millis(1), 1_024),
+    ] {
+        let mut world = world();
+        world.hub.endpoint.rested(Duration::ZERO);
+        let from: SocketAddr = "203.0.113.7:5000".parse().unwrap();
+        let mut number = 0;
+        let mut flood = |world: &mut World| {
+            let now = world.now();
+            for _ in 0..20 {
+                number += 1;
+                stall(&mut world.hub.endpoint, now, number, from);
+            }
+            world.hub.endpoint.rested(rest);
+            world.run(Duration::from_millis(10));
+        };
+        (0..100).for_each(|_| flood(&mut world));
+        // For a second there were 2,000 from one socket.
+        let open = world.hub.endpoint.stats().handshakes_open;
+        assert!(open <= most && open * 2 > most, "{name}: {open}");
+        let begin = world.now();
+        world.connect(BDP);
+        while !(world.site.connected && world.hub.connected) {
+            flood(&mut world);
+            let took = world.now().since(begin);
+            assert!(took < Duration::from_secs(2), "{name}: {took:?}");
+        }
+        let joined = world.now().since(begin);
+        world.hub.endpoint.rested(Duration::from_secs(10));
+        world.run(Duration::from_secs(5));
+        let stats = world.hub.endpoint.stats();
+        assert_eq!(
+            (stats.handshakes_open, stats.connections),
+            (0, 1),
+            "{name}: {stats:?}"
+        );
+        println!("{name}: {open} begun, joined after {joined:?}, {stats:?}");
+    }
+}
+
+#[test]
 fn a_busy_hub_does_not_answer_who_does_not_know_its_key() {
     let mut world = world();
     let now = world.now();

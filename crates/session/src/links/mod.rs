@@ -16,7 +16,7 @@ use ropewalk_transport::{
     CloseReason, CongestionControl, ConnectOptions, ConnectionId, Endpoint, EndpointConfig, Event,
     Identity, KeyCheck, PublicKey, SocketId, TransportError,
 };
-use ropewalk_types::{Ecn, Instant, PathSnapshot};
+use ropewalk_types::{Duration, Ecn, Instant, PathSnapshot};
 use ropewalk_wire::{Control, emit_control};
 
 use crate::io::{Request, Sockets, StreamId};
@@ -479,6 +479,11 @@ impl Links {
                     received_bytes: stream.received_bytes,
                 }),
         }
+    }
+
+    /// The machine had nothing to do for this time.
+    pub(crate) fn rested(&mut self, rest: Duration) {
+        self.endpoint.rested(rest);
     }
 
     /// When [`Self::handle_timeout`] is wanted.

@@ -26,6 +26,7 @@ use super::{
     mark::Marks,
     setup::{self, Clock},
     tuning::{CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, REASON_MAX, RETRY_ABOVE, STATELESS_MAX},
+    waiting::Waiting,
 };
 use crate::{
     CloseReason, CongestionControl, Identity, PublicKey, SendError, TransportError,
@@ -35,6 +36,9 @@ use crate::{
 
 /// Bit of the first byte of packets that belong to a handshake (RFC 9000 §17.2).
 const LONG_HEADER: u8 = 0x80;
+/// Bits of the first byte that tell the type of a packet, and those of an Initial packet (RFC 9000 §17.2.2).
+const PACKET_TYPE: u8 = 0xf0;
+const INITIAL: u8 = 0xc0;
 
 /// All QUIC connections of a gateway, over any number of UDP sockets.
 pub struct Endpoint {
@@ -55,6 +59,8 @@ pub struct Endpoint {
     deadlines: VecDeque<(Instant, ConnectionId)>,
     /// Those that others have begun.
     handshakes: Handshakes,
+    /// Those that are not begun yet, and the socket that each came to.
+    waiting: Waiting<(SocketId, Incoming)>,
     stats: EndpointStats,
 }
 
@@ -84,6 +90,7 @@ impl Endpoint {
             timers: BTreeSet::new(),
             deadlines: VecDeque::new(),
             handshakes: Handshakes::default(),
+            waiting: Waiting::default(),
             stats: EndpointStats::default(),
         })
     }
@@ -218,6 +225,14 @@ impl Endpoint {
         };
         // Handshake packets that come late or twice are ignored and do not count as garbage.
         let handshake = data.first().is_some_and(|first| first & LONG_HEADER != 0);
+        let first = data
+            .first()
+            .is_some_and(|first| first & PACKET_TYPE == INITIAL);
+        if first && self.waiting.has_enough_of(&remote) && self.inner.connection_of(&data).is_none()
+        {
+            self.stats.handshakes_refused += 1;
+            return None;
+        }
         let mut answer = Vec::new();
         match self
             .inner
@@ -256,6 +271,13 @@ impl Endpoint {
         }
     }
 
+    /// The machine had nothing to do for this time. From the first call on a busy machine begins few handshakes, and
+    /// lets the others wait for their turn; whoever never calls this method begins all at once.
+    pub fn rested(&mut self, rest: Duration) {
+        self.waiting.rested(rest);
+    }
+
+    /// A first packet: answers it, lets it wait, or begins the handshake.
     fn accept(
         &mut self,
         now: Instant,
@@ -263,10 +285,10 @@ impl Endpoint {
         incoming: Incoming,
         at_work: &mut AtWork,
     ) -> Option<ConnectionId> {
-        let Some(server) = &self.server else {
+        if self.server.is_none() {
             self.inner.ignore(incoming);
             return None;
-        };
+        }
         // While the sockets of a hub's workers are being opened, a packet may come to the wrong one. The site
         // repeats the packet.
         let first = incoming.orig_dst_cid().first().copied();
@@ -277,8 +299,9 @@ impl Endpoint {
         }
         let validated = incoming.remote_address_validated();
         let mut answer = Vec::new();
-        // Forged addresses get no further, and cost nobody a place.
-        if !validated && self.handshakes.unproved() >= RETRY_ABOVE {
+        let waits = !self.waiting.is_empty() || !self.waiting.has_turn(now);
+        // Forged addresses get no further, and cost nobody a place or a turn.
+        if !validated && (waits || self.handshakes.unproved() >= RETRY_ABOVE) {
             let id = incoming.orig_dst_cid();
             if !self.marks.iter().any(|marks| marks.has_mark(id)) {
                 self.stats.strangers_ignored += 1;
@@ -291,6 +314,47 @@ impl Endpoint {
             }
             return None;
         }
+        if waits {
+            let from = incoming.remote_address();
+            if let Some((_, last)) = self.waiting.push(now, from, (socket, incoming)) {
+                self.stats.handshakes_refused += 1;
+                self.inner.ignore(last);
+            }
+            return None;
+        }
+        self.begin(now, socket, incoming, at_work)
+    }
+
+    /// Begins handshakes that waited for their turn, as many as there is time for.
+    fn begin_waiting(&mut self, now: Instant) {
+        while let Some((_, late)) = self.waiting.take_overdue(now) {
+            self.stats.handshakes_refused += 1;
+            self.inner.ignore(late);
+        }
+        while self.waiting.has_turn(now)
+            && let Some((socket, incoming)) = self.waiting.pop()
+        {
+            let mut at_work = AtWork::Tables;
+            if caught(|| self.begin(now, socket, incoming, &mut at_work)).is_none() {
+                self.give_up(at_work);
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Instant,
+        socket: SocketId,
+        incoming: Incoming,
+        at_work: &mut AtWork,
+    ) -> Option<ConnectionId> {
+        let Some(server) = &self.server else {
+            self.inner.ignore(incoming);
+            return None;
+        };
+        self.waiting.begun(now);
+        let validated = incoming.remote_address_validated();
+        let mut answer = Vec::new();
         let source = Source::of(incoming.remote_address().ip());
         let full = self.inner.open_connections() >= CONNECTIONS_MAX;
         let admission = self.handshakes.admit(source);
@@ -466,12 +530,14 @@ impl Endpoint {
             }
         }
         let timer = self.timers.first().map(|&(at, _)| at);
-        timer.into_iter().chain(deadline).min()
+        let turn = self.waiting.due(self.clock.get());
+        timer.into_iter().chain(deadline).chain(turn).min()
     }
 
-    /// Lets the timers of all connections that are due at `now` run.
+    /// Lets the timers of all connections that are due at `now` run, and begins handshakes that waited.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.clock.set(now);
+        self.begin_waiting(now);
         let at = self.to_std(now);
         // A timer set again to a past instant waits for the next call: this loop ends.
         let mut due = core::mem::take(&mut self.timers);

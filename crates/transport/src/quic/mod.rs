@@ -12,6 +12,7 @@ mod handshakes;
 mod mark;
 mod setup;
 mod tuning;
+mod waiting;
 
 use std::net::{IpAddr, SocketAddr};
 

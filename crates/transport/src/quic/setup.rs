@@ -23,8 +23,8 @@ use super::{
     mark::{Marks, Slice, group_of},
     tuning::{
         ACK_DELAY, ACK_PACKETS, BLACK_HOLE_COOLDOWN, CONNECTION_ID_BYTES, INCOMING_BUFFER_BYTES,
-        INCOMING_MAX, INITIAL_RTT, MTU_STEP_MIN, PACKET_THRESHOLD, RECEIVE_BUFFER_BYTES,
-        RESET_INTERVAL, RETRY_LIFETIME, SEND_BUFFER_BYTES, TIME_THRESHOLD,
+        INCOMING_BYTES, INCOMING_MAX, INITIAL_RTT, MTU_STEP_MIN, PACKET_THRESHOLD,
+        RECEIVE_BUFFER_BYTES, RESET_INTERVAL, RETRY_LIFETIME, SEND_BUFFER_BYTES, TIME_THRESHOLD,
     },
 };
 use crate::{
@@ -40,6 +40,10 @@ pub(super) struct Clock(AtomicU64);
 impl Clock {
     pub(super) fn set(&self, now: ropewalk_types::Instant) {
         self.0.store(now.as_nanos(), Relaxed);
+    }
+
+    pub(super) fn get(&self) -> ropewalk_types::Instant {
+        ropewalk_types::Instant::from_nanos(self.0.load(Relaxed))
     }
 }
 
@@ -169,7 +173,7 @@ pub(super) fn server(
         .retry_token_lifetime(RETRY_LIFETIME)
         .max_incoming(INCOMING_MAX)
         .incoming_buffer_size(INCOMING_BUFFER_BYTES)
-        .incoming_buffer_size_total(INCOMING_BUFFER_BYTES * INCOMING_MAX as u64)
+        .incoming_buffer_size_total(INCOMING_BYTES)
         .time_source(clock);
     server.validation_token.sent(0);
     Ok(Some(server))

@@ -1,0 +1,259 @@
+//! Handshakes that wait to be begun, so that strangers do not keep a busy machine from its connections.
+//!
+//! A first packet costs its sender almost nothing and this side a handshake. So each handshake takes an interval,
+//! and time in which the machine rested counts many times: a machine that has time begins as many handshakes as it
+//! can, and a busy one only a few. Which comes first is fair: that of a socket with the fewest others waiting when
+//! it came, then that of a source with the fewest, then the oldest. A host that floods waits behind all others, also
+//! behind those that share its address.
+//!
+//! Invariants: the counts are those of `waiting`. At most [`WAITING_MAX`] wait.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use ropewalk_types::{Duration, Instant};
+use rustc_hash::FxHashMap;
+
+use super::handshakes::Source;
+use super::tuning::{
+    BUSY_HANDSHAKE_INTERVAL, HANDSHAKES_IN_A_ROW, REST_MIN, REST_WORTH, WAITING_MAX,
+    WAITING_OF_SOCKET_MAX, WAITING_TIME_MAX,
+};
+
+/// How many of the same socket and of the same source waited before, and the order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    of_socket: u32,
+    of_source: u32,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct One<T> {
+    from: SocketAddr,
+    what: T,
+}
+
+/// Handshakes that wait. `T` is what is needed to begin one.
+#[derive(Debug)]
+pub(super) struct Waiting<T> {
+    waiting: BTreeMap<Rank, One<T>>,
+    by_age: VecDeque<(Instant, Rank)>,
+    of_socket: FxHashMap<SocketAddr, u32>,
+    of_source: FxHashMap<Source, u32>,
+    next: u64,
+    /// When the next one may be begun if the machine does not rest meanwhile. Nobody waits while nobody says when
+    /// the machine rests.
+    turn: Option<Instant>,
+}
+
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+            by_age: VecDeque::new(),
+            of_socket: FxHashMap::default(),
+            of_source: FxHashMap::default(),
+            next: 0,
+            turn: None,
+        }
+    }
+}
+
+impl<T> Waiting<T> {
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The machine had nothing to do for this time.
+    pub fn rested(&mut self, rest: Duration) {
+        let turn = self.turn.get_or_insert(Instant::ZERO);
+        *turn = *turn - rest.saturating_mul(REST_WORTH);
+    }
+
+    /// Whether one may be begun now.
+    pub fn has_turn(&self, now: Instant) -> bool {
+        self.turn.is_none_or(|turn| turn <= now)
+    }
+
+    /// One is begun.
+    pub fn begun(&mut self, now: Instant) {
+        if let Some(turn) = &mut self.turn {
+            let earliest = now - BUSY_HANDSHAKE_INTERVAL * (HANDSHAKES_IN_A_ROW - 1);
+            *turn = (*turn).max(earliest) + BUSY_HANDSHAKE_INTERVAL;
+        }
+    }
+
+    /// When the next one may be begun if the machine rests from now on; `None` if none waits.
+    pub fn due(&self, now: Instant) -> Option<Instant> {
+        let turn = self.turn.filter(|_| !self.is_empty())?;
+        if turn <= now {
+            return Some(now);
+        }
+        Some(now + (turn.since(now) / REST_WORTH).max(REST_MIN))
+    }
+
+    /// Whether so many of this socket wait that another one would only cost work.
+    pub fn has_enough_of(&self, from: &SocketAddr) -> bool {
+        let waiting = self.of_socket.get(from);
+        waiting.is_some_and(|count| *count >= WAITING_OF_SOCKET_MAX)
+    }
+
+    /// Lets one wait. Gives the one back that would be the last to be begun, if too many wait.
+    pub fn push(&mut self, now: Instant, from: SocketAddr, what: T) -> Option<T> {
+        let of_socket = self.of_socket.entry(from).or_default();
+        let of_source = self.of_source.entry(Source::of(from.ip())).or_default();
+        let rank = Rank {
+            of_socket: *of_socket,
+            of_source: *of_source,
+            number: self.next,
+        };
+        self.next += 1;
+        *of_socket += 1;
+        *of_source += 1;
+        self.waiting.insert(rank, One { from, what });
+        self.by_age.push_back((now, rank));
+        if self.waiting.len() <= WAITING_MAX {
+            return None;
+        }
+        let (&last, _) = self.waiting.last_key_value()?;
+        self.remove(last)
+    }
+
+    /// Takes the next one out.
+    pub fn pop(&mut self) -> Option<T> {
+        let (&first, _) = self.waiting.first_key_value()?;
+        self.remove(first)
+    }
+
+    /// Takes one out that has waited for too long.
+    pub fn take_overdue(&mut self, now: Instant) -> Option<T> {
+        while let Some(&(since, rank)) = self.by_age.front() {
+            let gone = !self.waiting.contains_key(&rank);
+            if !gone && now.since(since) < WAITING_TIME_MAX {
+                return None;
+            }
+            self.by_age.pop_front();
+            if !gone {
+                return self.remove(rank);
+            }
+        }
+        None
+    }
+
+    fn remove(&mut self, rank: Rank) -> Option<T> {
+        let one = self.waiting.remove(&rank)?;
+        take_one(&mut self.of_socket, one.from);
+        take_one(&mut self.of_source, Source::of(one.from.ip()));
+        if self.waiting.is_empty() {
+            self.by_age.clear();
+        }
+        Some(one.what)
+    }
+}
+
+/// Lowers a count; that of nobody is not kept.
+fn take_one<K: std::hash::Hash + Eq>(counts: &mut FxHashMap<K, u32>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropewalk_types::Duration;
+
+    const NOW: Instant = Instant::from_millis(1_000);
+
+    fn at(host: u8, port: u16) -> SocketAddr {
+        ([192, 0, 2, host], port).into()
+    }
+
+    #[test]
+    fn a_flood_waits_behind_other_hosts_and_behind_other_sockets_of_its_address() {
+        let mut waiting = Waiting::default();
+        for number in 0..100 {
+            assert_eq!(waiting.push(NOW, at(1, 5_000), number), None);
+        }
+        waiting.push(NOW, at(1, 6_000), 1_000);
+        waiting.push(NOW, at(2, 5_000), 2_000);
+        waiting.push(NOW, at(2, 5_000), 2_001);
+        let order: Vec<_> = std::iter::from_fn(|| waiting.pop()).take(5).collect();
+        assert_eq!(order, [0, 2_000, 1_000, 1, 2_001]);
+    }
+
+    #[test]
+    fn too_many_cost_the_flood_its_own() {
+        let mut waiting = Waiting::default();
+        waiting.push(NOW, at(2, 1), u16::MAX);
+        for number in 0..4_000 {
+            // From many sockets of one address.
+            let out = waiting.push(NOW, at(1, number), number);
+            assert_ne!(out, Some(u16::MAX));
+            assert_eq!(out.is_some(), usize::from(number) + 1 >= WAITING_MAX);
+        }
+        assert_eq!(waiting.waiting.len(), WAITING_MAX);
+        waiting.push(NOW, at(3, 1), u16::MAX - 1);
+        let order: Vec<_> = std::iter::from_fn(|| waiting.pop()).collect();
+        assert_eq!(order[..3], [u16::MAX, 0, u16::MAX - 1]);
+        assert_eq!(order.len(), WAITING_MAX);
+        assert!(waiting.of_socket.is_empty() && waiting.of_source.is_empty());
+        assert!(waiting.by_age.is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_ever() {
+        let mut waiting = Waiting::default();
+        for number in 0..10 {
+            waiting.push(NOW + Duration::from_millis(number), at(1, 1), number);
+        }
+        assert_eq!(waiting.pop(), Some(0));
+        let late = NOW + WAITING_TIME_MAX + Duration::from_millis(3);
+        let overdue: Vec<_> = std::iter::from_fn(|| waiting.take_overdue(late)).collect();
+        assert_eq!(overdue, [1, 2, 3]);
+        assert_eq!(waiting.pop(), Some(4));
+    }
+
+    #[test]
+    fn a_busy_machine_begins_one_in_a_while_and_one_that_rests_many() {
+        for (rests, most) in [(0, 58), (10, 108), (500, 2_558)] {
+            let mut waiting = Waiting::<()>::default();
+            assert!(waiting.has_turn(NOW) && waiting.turn.is_none());
+            waiting.rested(Duration::ZERO);
+            let mut begun = 0;
+            // Looks each 50 µs, and rests for so many thousandths of a second.
+            for step in 0..20_000 {
+                let now = NOW + Duration::from_micros(50) * step;
+                waiting.rested(Duration::from_nanos(rests * 50));
+                if waiting.has_turn(now) {
+                    begun += 1;
+                    waiting.begun(now);
+                }
+            }
+            assert!((most - 10..=most).contains(&begun), "{begun} of {most}");
+        }
+    }
+
+    #[test]
+    fn a_machine_without_other_work_is_asked_to_rest_for_a_part_of_the_interval() {
+        let mut waiting = Waiting::default();
+        waiting.rested(Duration::ZERO);
+        assert_eq!(waiting.due(NOW), None);
+        waiting.push(NOW, at(1, 1), ());
+        assert_eq!(waiting.due(NOW), Some(NOW));
+        for _ in 0..HANDSHAKES_IN_A_ROW {
+            assert!(waiting.has_turn(NOW));
+            waiting.begun(NOW);
+        }
+        let rest = BUSY_HANDSHAKE_INTERVAL / REST_WORTH;
+        assert!(!waiting.has_turn(NOW));
+        assert_eq!(waiting.due(NOW), Some(NOW + rest));
+        waiting.rested(rest);
+        assert!(waiting.has_turn(NOW + rest));
+    }
+}
