@@ -13,6 +13,7 @@ mod balance;
 mod history;
 mod metric;
 pub mod prometheus;
+mod quota;
 mod request;
 mod status;
 mod tunnel;
@@ -25,6 +26,7 @@ pub use answer::{
 pub use balance::{BalanceStatus, DirectStatus, RuleStatus, UplinkStatus, WayStatus};
 pub use history::{Happened, History, UplinkHistory};
 pub use metric::{Measured, Metric};
+pub use quota::{Quota, QuotaStatus};
 pub use request::{
     Direction, KeyRequest, LEAVING_SECONDS_MAX, Marks, PathRequest, PathUse, SchedulerRequest,
 };

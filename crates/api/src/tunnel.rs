@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use ropewalk_types::{CongestionControl, SchedulerKind};
 
+use crate::QuotaStatus;
 use crate::metric::status;
 use crate::words::Words;
 
@@ -116,6 +117,9 @@ status! {
         failures: u64 => "failures_total", "Times the path stopped working.";
         /// The last error, if any.
         last_error: Option<String>;
+        /// What the uplink may carry this month and has carried, if it has a quota. Only a site knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        quota: Option<QuotaStatus>;
         /// The state in words, what matters most first. Only the gateway knows the past that they need.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         words: Vec<Words>;

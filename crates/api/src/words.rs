@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PathStatus, Status, TunnelStatus};
+use crate::{PathStatus, QuotaStatus, Status, TunnelStatus};
 
 /// Loss from which an uplink is called lossy, `0..=1`. Lower: more is told, chance losses are told, too.
 pub const LOSS_NOTABLE: f64 = 0.02;
@@ -29,8 +29,10 @@ const SMALL_PACKETS: usize = 1_281;
 const DISCOVERY_S: f64 = 30.0;
 /// Seconds for which an answer of a stranger counts.
 const STRANGER_S: f64 = 60.0;
+/// Part of a quota from which its end is near, `0..=1`. Lower: sooner told.
+const QUOTA_NEARLY: f64 = 0.9;
 /// First second of 2025: a clock before is wrong.
-const CLOCK_MIN_S: u64 = 1_735_689_600;
+pub const CLOCK_MIN_S: u64 = 1_735_689_600;
 /// Share of an uplink in the traffic from which the share is told.
 const SHARE_MIN: f64 = 0.005;
 
@@ -142,7 +144,9 @@ pub fn of_path(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec
         let text = format!("it failed {} times in 10 minutes", lately.failures);
         said.push(worse(About::Flapping, text));
     }
-    if path.metered {
+    if let Some(quota) = &path.quota {
+        said.push(of_quota(quota, path.standby));
+    } else if path.metered {
         let used = bytes(path.tx_bytes + path.rx_bytes);
         let text = format!("metered: {used} used by this connection");
         said.push(good(About::Metered, text));
@@ -153,6 +157,25 @@ pub fn of_path(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec
         said.sort_by_key(|words| words.about == About::Metered);
     }
     said
+}
+
+fn of_quota(quota: &QuotaStatus, standby: bool) -> Words {
+    let (used, all) = (bytes(quota.used), bytes(quota.bytes));
+    let left = seconds(quota.ends_in_s as f64);
+    if quota.is_used_up() {
+        let kept = if standby {
+            "; kept for when nothing else works"
+        } else {
+            ""
+        };
+        let text = format!("its quota is used up: {used} of {all}{kept}; begins anew in {left}");
+        return worse(About::Metered, text);
+    }
+    let text = format!("{used} of {all} used; begins anew in {left}");
+    if quota.used as f64 >= quota.bytes as f64 * QUOTA_NEARLY {
+        return worse(About::Metered, text);
+    }
+    good(About::Metered, text)
 }
 
 fn not_connected(path: &PathStatus, lately: &Lately) -> Words {
@@ -315,7 +338,8 @@ fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.0} s"),
         s if s < 7_200.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.0} h", s / 3_600.0),
+        s if s < 172_800.0 => format!("{:.0} h", s / 3_600.0),
+        s => format!("{:.0} days", s / 86_400.0),
     }
 }
 

@@ -293,6 +293,7 @@ fn read_mark(section: &mut Section<'_>) -> Option<(UplinkMark, UplinkExtra)> {
         weight: weight.and_then(|weight| u16::try_from(weight).ok()),
         congestion: None,
         protection_hourly: None,
+        quota: None,
     };
     Some((mark, UplinkExtra { gateways, dns }))
 }

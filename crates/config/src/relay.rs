@@ -10,7 +10,7 @@ use super::egress;
 use super::hub::{self, HubConfig};
 use super::reader::{Problems, Section, read};
 use super::site::{self, SiteConfig};
-use super::uplinks::{self, Pattern};
+use super::uplinks::{self, Pattern, UplinkRules};
 use super::values::parse_path;
 
 /// What a relay calls the hub it leads to; none of its sites may have this name.
@@ -57,6 +57,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
         let mut uplinks = uplinks::read(root);
         // What comes out of one tunnel must not become the carrier of the other.
         uplinks.exclude.extend(own_pattern(&common));
+        refuse_quotas(root, &uplinks);
         let (hub_key, endpoints, tcp_port, tcp_fallback) = next.0?;
         let key_file = next
             .1
@@ -131,4 +132,16 @@ fn read_onward(section: &mut Section<'_>, common: &Common) -> Common {
 
 fn own_pattern(common: &Common) -> Option<Pattern> {
     common.interface.parse().ok()
+}
+
+/// The history of a relay has the paths of its sites, too: nobody counts those of its own uplinks.
+fn refuse_quotas(root: &Section<'_>, uplinks: &UplinkRules) {
+    if uplinks.marks.iter().any(|mark| mark.quota.is_some()) {
+        let remedy = "take quota_gb out, or set the quota at the sites";
+        root.reject(
+            "uplink",
+            "a relay does not count what its uplinks carry",
+            remedy,
+        );
+    }
 }

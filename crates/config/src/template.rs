@@ -143,7 +143,7 @@ kill_switch = true
 # Name servers of this machine while the tunnel runs. They must be reached through the tunnel.
 # dns = [\"192.0.2.53\"]  # example
 
-{UPLINKS}
+{UPLINKS}{QUOTA}
 # Classes of traffic that go beside the tunnel, each connection over one uplink. What goes via \"auto\"
 # does so only while the hub is not reached though uplinks work. An example:
 # [[class]]
@@ -354,6 +354,12 @@ const UPLINKS: &str = "[uplinks]
 # weight = 3          # fixed share under weighted-round-robin, 1 to 1000
 # bottleneck = 1      # shares a bottleneck with the uplinks of the same number, 1 to 15
 # congestion = \"bdp\"  # newreno, cubic, bbr or bdp
+";
+
+/// What a site may write into an `[[uplink]]`, and a relay may not.
+const QUOTA: &str = "\
+# quota_gb = 10       # carries 10 GB a month; then it is used only while nothing else works
+# quota_day = 1       # day of the month on which the count begins anew, 1 to 28
 ";
 
 fn public(endpoints: &[HostPort], example: &str) -> String {

@@ -287,6 +287,27 @@ fn classes_say_what_is_protected_and_wrong_ones_are_named() {
     assert_eq!(classes[2].rule.protocols, [17]);
     assert_eq!(config.uplinks.marks[0].protection_hourly, Some(3 << 20));
 
+    let marked = |text: &str| {
+        let text = site_text(&format!("[[uplink]]\nmatch = \"wwan*\"\n{text}"));
+        site::parse(Path::new("/etc/x/site.toml"), &text)
+    };
+    let quota = |text: &str| marked(text).unwrap().uplinks.quota("wwan0");
+    let of = |bytes, day| Some(ropewalk_api::Quota { bytes, day });
+    assert_eq!(quota(""), None);
+    assert_eq!(quota("quota_gb = 10\n"), of(10_000_000_000, 1));
+    assert_eq!(
+        quota("quota_gb = 1\nquota_day = 28\n"),
+        of(1_000_000_000, 28)
+    );
+    for (wrong, says) in [
+        ("quota_gb = 0\n", "from 1 to 1000000"),
+        ("quota_gb = 1\nquota_day = 29\n", "from 1 to 28"),
+        ("quota_day = 3\n", "write quota_gb = 10"),
+    ] {
+        let problems = marked(wrong).unwrap_err().to_string();
+        assert!(problems.contains(says), "{problems}");
+    }
+
     for (wrong, names) in [
         ("name = \"a\"\nprotect = \"copies\"", "copies"),
         ("name = \"a\"", "protect"),
@@ -616,6 +637,9 @@ fn every_commented_key_of_the_templates_is_a_key() {
     let site = site::parse(path, &uncomment(&site_text)).unwrap();
     assert_eq!(site.direct.unwrap().classes[0].via, Via::Direct);
     relay::parse(path, &uncomment(&relay_text)).unwrap();
+    let counted = relay_text.clone() + "\n[[uplink]]\nmatch = \"wwan*\"\nquota_gb = 3\n";
+    let problems = relay::parse(path, &counted).unwrap_err().to_string();
+    assert!(problems.contains("take quota_gb out"), "{problems}");
     let text = uncomment(&template::balance());
     let balance = balance::parse(path, &text).unwrap();
     assert_eq!((balance.rules.len(), balance.uplinks.marks.len()), (1, 1));

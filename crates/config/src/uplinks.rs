@@ -1,9 +1,9 @@
 //! `[uplinks]` and `[[uplink]]`: which interfaces become uplinks, and how they are marked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use ropewalk_api::Marks;
+use ropewalk_api::{Marks, Quota};
 use ropewalk_core::path::BOTTLENECK_MAX;
 use ropewalk_transport::CongestionControl;
 
@@ -29,6 +29,8 @@ pub struct UplinkRules {
     pub marks: Vec<UplinkMark>,
     /// Marks that somebody set while the site runs, by name; stronger than `marks`. None come from a file.
     pub by_hand: BTreeMap<String, Marks>,
+    /// Uplinks with nothing left of their quota. None come from a file.
+    pub used_up: BTreeSet<String>,
     /// Directory of wpa_supplicant's control sockets; `None` to listen to none.
     pub supplicant: Option<PathBuf>,
 }
@@ -50,6 +52,17 @@ pub struct UplinkMark {
     pub congestion: Option<CongestionControl>,
     /// Bytes per hour that protection may cost.
     pub protection_hourly: Option<u64>,
+    /// What the uplink may carry in a month. With nothing left it is used only while no other path works.
+    pub quota: Option<Quota>,
+}
+
+impl UplinkRules {
+    /// What an uplink may carry in a month.
+    #[must_use]
+    pub fn quota(&self, uplink: &str) -> Option<Quota> {
+        let mark = self.marks.iter().find(|mark| mark.pattern.matches(uplink));
+        mark.and_then(|mark| mark.quota)
+    }
 }
 
 /// A pattern of interface names: `*` stands for any text, `?` for one character.
@@ -134,6 +147,28 @@ fn read_supplicant(uplinks: &mut Section<'_>) -> Option<PathBuf> {
 /// Most that may be configured, MiB per hour.
 const PROTECT_MIB_MAX: u64 = 1 << 30;
 
+/// Most bytes of a quota, GB of 10^9 bytes.
+const QUOTA_GB_MAX: u64 = 1_000_000;
+/// Last day of a month on which a quota may begin anew: every month has that day.
+const QUOTA_DAY_MAX: u64 = 28;
+
+fn read_quota(uplink: &mut Section<'_>) -> Option<Quota> {
+    let bytes = uplink.integer("quota_gb", 1..=QUOTA_GB_MAX);
+    let day = uplink.integer("quota_day", 1..=QUOTA_DAY_MAX);
+    if bytes.is_none() && day.is_some() {
+        let remedy = "write quota_gb = 10, or take quota_day out";
+        uplink.reject(
+            "quota_day",
+            "there is no quota that could begin anew",
+            remedy,
+        );
+    }
+    Some(Quota {
+        bytes: bytes? * 1_000_000_000,
+        day: day.and_then(|day| u8::try_from(day).ok()).unwrap_or(1),
+    })
+}
+
 fn read_mark(uplink: &mut Section<'_>) -> Option<UplinkMark> {
     let pattern = uplink.text("match", "\"wwan*\"", str::parse);
     let pattern = uplink.require("match", pattern, "write match = \"wwan*\"");
@@ -149,6 +184,7 @@ fn read_mark(uplink: &mut Section<'_>) -> Option<UplinkMark> {
         protection_hourly: uplink
             .integer("protect_mib_per_hour", 0..=PROTECT_MIB_MAX)
             .map(|mib| mib << 20),
+        quota: read_quota(uplink),
     };
     pattern.map(|_| mark)
 }

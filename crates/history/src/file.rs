@@ -7,6 +7,7 @@ use ropewalk_api::{Happened, History as Answer};
 use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
+use crate::usage::Used;
 use crate::{History, UPLINKS_MAX};
 
 /// Largest file, bytes: 20 uplinks with all points and the longest events. A usual one has a tenth.
@@ -36,6 +37,9 @@ struct File {
     hour: Answer,
     day: Answer,
     events: Vec<Happened>,
+    /// A version that did not count left nothing.
+    #[serde(default)]
+    used: Vec<Used>,
 }
 
 impl History {
@@ -51,6 +55,7 @@ impl History {
             hour: hour.answer(&self.names, all),
             day: day.answer(&self.names, all),
             events: self.events(),
+            used: self.usage.save(),
         })?)
     }
 
@@ -78,7 +83,8 @@ impl History {
                 names.push(uplink.name.clone());
             }
         }
-        if names.len() > UPLINKS_MAX {
+        let long = |used: &Used| used.uplink.len() > NAME_MAX;
+        if names.len().max(file.used.len()) > UPLINKS_MAX || file.used.iter().any(long) {
             return Err(FileError::Bound);
         }
         for (ring, answer) in self.rings[1..].iter_mut().zip([&file.hour, &file.day]) {
@@ -90,6 +96,7 @@ impl History {
             ring.restore(answer, &places.collect::<Vec<_>>());
         }
         self.names = names;
+        self.usage.restore(file.used);
         self.events = Events::default();
         for event in file.events {
             self.events.push(event.at_s, event.what);

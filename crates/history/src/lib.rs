@@ -14,17 +14,20 @@ mod events;
 mod file;
 mod recent;
 mod ring;
+mod usage;
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use ropewalk_api::words;
-use ropewalk_api::{Happened, History as Answer, Status, TunnelStatus};
+use ropewalk_api::{Happened, History as Answer, Quota, Status, TunnelStatus};
 
 pub use file::{BYTES_MAX, FileError};
 
 use events::Events;
 use recent::Recent;
 use ring::{Point, Rate, Ring};
+use usage::Usage;
 
 /// Most uplinks whose points are kept: paths of a tunnel, and some that went away. More: memory.
 pub const UPLINKS_MAX: usize = 20;
@@ -68,6 +71,7 @@ pub struct History {
     names: Vec<String>,
     events: Events,
     recent: Recent,
+    usage: Usage,
     last: Option<Counted>,
 }
 
@@ -98,6 +102,7 @@ impl History {
             names: Vec::new(),
             events: Events::default(),
             recent: Recent::default(),
+            usage: Usage::default(),
             last: None,
         }
     }
@@ -116,6 +121,18 @@ impl History {
             }
         }
         self.last = Some(counted);
+    }
+
+    /// Counts what uplinks with a quota carried since the last call. The uplinks that have nothing left.
+    pub fn count_quotas(
+        &mut self,
+        now_ms: u64,
+        status: &Status,
+        quota: impl Fn(&str) -> Option<Quota>,
+    ) -> BTreeSet<String> {
+        self.usage
+            .sample(now_ms / 1_000, status, quota, &mut self.events);
+        self.usage.used_up()
     }
 
     fn count(&mut self, now_ms: u64, status: &Status) -> Counted {
@@ -204,6 +221,9 @@ impl History {
     pub fn describe(&self, now_ms: u64, status: &mut Status) {
         status.words = words::of_gateway(status, now_ms / 1_000);
         for tunnel in &mut status.tunnels {
+            for path in &mut tunnel.paths {
+                path.quota = self.usage.of(&path.uplink);
+            }
             let all: Vec<_> = tunnel
                 .paths
                 .iter()

@@ -73,6 +73,7 @@ fn uplink(
     }
     let mark = rules.marks.iter().find(|mark| mark.pattern.matches(name));
     let by_hand = rules.by_hand.get(name).copied().unwrap_or_default();
+    let used_up = rules.used_up.contains(name);
     Some(Uplink {
         name: name.to_owned(),
         ifindex: interface.index,
@@ -80,7 +81,7 @@ fn uplink(
         mtu: interface.mtu,
         standby: by_hand
             .standby
-            .unwrap_or_else(|| mark.is_some_and(|mark| mark.standby)),
+            .unwrap_or_else(|| used_up || mark.is_some_and(|mark| mark.standby)),
         metered: by_hand
             .metered
             .unwrap_or_else(|| mark.is_some_and(|mark| mark.metered)),
@@ -282,6 +283,24 @@ mod tests {
         assert_eq!(marks(&rules), (true, true, Some(7)));
         rules.by_hand.entry("wlan0".to_owned()).or_default().metered = Some(false);
         assert_eq!(marks(&rules), (true, false, Some(7)));
+    }
+
+    #[test]
+    fn an_uplink_with_nothing_left_of_its_quota_stands_by_unless_somebody_wants_otherwise() {
+        let mut rules = rules("[[uplink]]\nmatch = \"wwan*\"\nquota_gb = 3\n");
+        let standby = |rules: &UplinkRules| {
+            let interfaces = [interface("wwan0", &["192.0.2.5/24"])];
+            select(&interfaces, rules, "ropewalk0", &[HUB.parse().unwrap()])[0].standby
+        };
+        assert_eq!(
+            rules.quota("wwan0").map(|quota| quota.bytes),
+            Some(3_000_000_000)
+        );
+        assert!(!standby(&rules));
+        rules.used_up.insert("wwan0".to_owned());
+        assert!(standby(&rules));
+        rules.by_hand.entry("wwan0".to_owned()).or_default().standby = Some(false);
+        assert!(!standby(&rules));
     }
 
     #[test]

@@ -419,6 +419,7 @@ impl Peer {
             lost_packets: stats.snapshot.lost_packets,
             failures: stats.suspected,
             last_error: None,
+            quota: None,
             words: Vec::new(),
         }
     }

@@ -141,6 +141,48 @@ fn only_a_stranger_at_the_address_of_the_hub_is_a_login_page() {
 }
 
 #[test]
+fn a_quota_has_words_that_become_louder() {
+    let with = |used: u64, standby| PathStatus {
+        metered: true,
+        standby,
+        quota: Some(QuotaStatus {
+            bytes: 10_000_000_000,
+            used,
+            ends_in_s: 4 * 86_400,
+        }),
+        ..path()
+    };
+    let of = |path| {
+        let words = said(path, lately());
+        let all: Vec<_> = words
+            .into_iter()
+            .filter(|w| w.0 == About::Metered)
+            .collect();
+        assert_eq!(all.len(), 1);
+        all[0].1.clone()
+    };
+    assert_eq!(
+        of(with(8_990_000_000, false)),
+        "9.0 GB of 10.0 GB used; begins anew in 4 days"
+    );
+    first(
+        with(8_990_000_000, false),
+        lately(),
+        About::Fine,
+        "works; carries 30 %",
+    );
+    assert_eq!(
+        said(with(9_000_000_000, false), lately())[0].0,
+        About::Metered
+    );
+    assert_eq!(
+        of(with(10_000_000_000, true)),
+        "its quota is used up: 10.0 GB of 10.0 GB; kept for when nothing else works; begins anew in 4 days"
+    );
+    assert!(!of(with(10_000_000_000, false)).contains("kept"));
+}
+
+#[test]
 fn what_matters_most_is_said_first() {
     let flapping = Lately {
         failures: 4,

@@ -4,12 +4,13 @@
 //! state directory from time to time. The engine makes that status between packets, as for `ropewalk status`. The rest is
 //! on the control side. A gateway without this file works as well: errors are logged, and go no further.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use ropewalk_api::{Happened, History as Answer, Status};
+use ropewalk_api::{Happened, History as Answer, Quota, Status};
 use ropewalk_config::common::Common;
 use ropewalk_history::{BYTES_MAX, History, Range};
 use ropewalk_host::files;
@@ -35,6 +36,23 @@ struct Kept {
     history: Mutex<History>,
     file: PathBuf,
     step_s: u32,
+    quotas: OnceLock<Quotas>,
+}
+
+/// The quotas of a site's uplinks, and what happens when nothing is left of one.
+pub(super) trait CountQuotas: Send + Sync {
+    /// What an uplink may carry in a month.
+    fn quota(&self, uplink: &str) -> Option<Quota>;
+    /// These uplinks have nothing left. Called after each look.
+    fn used_up(&self, uplinks: BTreeSet<String>);
+}
+
+struct Quotas(Box<dyn CountQuotas>);
+
+impl std::fmt::Debug for Quotas {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Quotas")
+    }
 }
 
 impl Memory {
@@ -56,6 +74,7 @@ impl Memory {
             history: Mutex::new(history),
             file,
             step_s,
+            quotas: OnceLock::new(),
         })))
     }
 
@@ -66,6 +85,14 @@ impl Memory {
 
     fn history(&self) -> Option<MutexGuard<'_, History>> {
         self.0.as_ref().map(|kept| kept.history())
+    }
+
+    /// Counts against these quotas from now on.
+    pub(super) fn count_quotas(&self, quotas: impl CountQuotas + 'static) {
+        if let Some(kept) = &self.0 {
+            // Whoever opens a memory calls this once.
+            let _ = kept.quotas.set(Quotas(Box::new(quotas)));
+        }
     }
 
     /// Looks from now on, until the last clone is gone.
@@ -114,6 +141,17 @@ impl Kept {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn look(&self, status: &Status) {
+        let now_ms = now_ms();
+        let mut history = self.history();
+        history.sample(now_ms, status);
+        if let Some(Quotas(quotas)) = self.quotas.get() {
+            let used_up = history.count_quotas(now_ms, status, |uplink| quotas.quota(uplink));
+            drop(history);
+            quotas.used_up(used_up);
+        }
+    }
+
     fn save(&self) {
         let text = self.history().save().map_err(anyhow::Error::from);
         let saved = text.and_then(|text| {
@@ -151,7 +189,7 @@ async fn follow(kept: Weak<Kept>, step_s: u32, commands: CommandSink) {
         let Some(kept) = kept.upgrade() else { return };
         // An engine that does not answer leaves a gap; the watchdog looks after it.
         if let Some(status) = status {
-            kept.history().sample(now_ms(), &status);
+            kept.look(&status);
         }
         if saved.elapsed() >= SAVE_INTERVAL {
             saved = tokio::time::Instant::now();

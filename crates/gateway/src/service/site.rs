@@ -3,6 +3,7 @@
 //! Invariant: uplinks reach the engine only as the result of `uplinks::select` on the latest
 //! state of the interfaces and rules.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ipnet::IpNet;
-use ropewalk_api::PathUse;
+use ropewalk_api::{PathUse, Quota};
 use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::sysctl;
 use ropewalk_session::{HubAddresses, SiteSettings};
@@ -23,7 +24,7 @@ use super::api::{Api, Mark, Reload};
 use super::direct::Direct;
 use super::guard::Guard;
 use super::keys::{ChangeKey, SiteKeys};
-use super::memory::Memory;
+use super::memory::{CountQuotas, Memory};
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::watchdog::Watchdog;
 use super::{
@@ -59,6 +60,7 @@ pub(super) struct Site {
     pub(super) engine: RunningEngine,
     pub(super) reload: Reload,
     mark: Mark,
+    quotas: Quotas,
     config: SiteConfig,
     hub: Arc<HubAddresses>,
     rules: Arc<Mutex<UplinkRules>>,
@@ -106,11 +108,13 @@ pub(super) async fn run(
         return Ok(());
     };
     let common = &site.config.common;
+    let memory = Memory::open(common, true);
+    memory.count_quotas(site.quotas.clone());
     let api = Api {
         commands: site.commands().0,
         reload: Arc::clone(&site.reload),
         change_key: site.change_key(),
-        memory: Memory::open(common, true),
+        memory,
         mark: Arc::clone(&site.mark),
         is_hub: false,
     };
@@ -198,6 +202,10 @@ impl Site {
         let (reloaded, reloads) = mpsc::channel(1);
         Ok(Some(Self {
             mark: mark(Arc::clone(&rules), interfaces.clone(), reloaded.clone()),
+            quotas: Quotas {
+                rules: Arc::clone(&rules),
+                done: reloaded.clone(),
+            },
             reload: reload(source, Arc::clone(&rules), direct.as_ref(), reloaded),
             engine,
             config,
@@ -581,6 +589,39 @@ async fn next_turn(direct: &mut Option<Direct>) -> anyhow::Result<Turn> {
     }
 }
 
+/// The quotas of the configuration. An uplink with nothing left is kept for when nothing else works.
+#[derive(Clone)]
+struct Quotas {
+    rules: Arc<Mutex<UplinkRules>>,
+    done: mpsc::Sender<()>,
+}
+
+impl CountQuotas for Quotas {
+    fn quota(&self, uplink: &str) -> Option<Quota> {
+        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        rules.quota(uplink)
+    }
+
+    fn used_up(&self, uplinks: BTreeSet<String>) {
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if rules.used_up == uplinks {
+            return;
+        }
+        for uplink in uplinks.difference(&rules.used_up) {
+            tracing::warn!(
+                uplink,
+                "the quota is used up: kept for when nothing else works"
+            );
+        }
+        for uplink in rules.used_up.difference(&uplinks) {
+            tracing::info!(uplink, "there is quota left: used like the others");
+        }
+        rules.used_up = uplinks;
+        // A full channel means that the rules are followed anyway.
+        let _ = self.done.try_send(());
+    }
+}
+
 /// Marks uplinks by hand. Marks of names that are no interface are refused, so there are few of them.
 fn mark(
     rules: Arc<Mutex<UplinkRules>>,
@@ -621,8 +662,10 @@ fn reload(
         }
         let mut rules = rules.lock().unwrap_or_else(PoisonError::into_inner);
         let by_hand = std::mem::take(&mut rules.by_hand);
+        let used_up = std::mem::take(&mut rules.used_up);
         *rules = UplinkRules {
             by_hand,
+            used_up,
             ..config.uplinks
         };
         // A full channel means that a reload is due anyway.
