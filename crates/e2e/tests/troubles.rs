@@ -85,11 +85,50 @@ fn spend_quota(site: &Gateway, uplink: &str, bytes: u64) {
     std::fs::write(state.join("site-history.json"), file.to_string()).unwrap();
 }
 
-#[test]
-fn every_trouble_of_an_uplink_is_named_while_the_others_work() {
-    if !ready() {
-        return;
+/// Large packets vanish in both directions, and nobody says so.
+fn drop_large_packets(ground: &Ground, uplink: usize) {
+    let (topology, uplink) = (&ground.topology, &ground.topology.uplinks()[uplink]);
+    for (namespace, interface) in [
+        (topology.site(), &uplink.interface),
+        (topology.hub(), &uplink.far_interface),
+    ] {
+        let rule = format!("iifname \"{interface}\" meta length > 1260 drop");
+        let hook = "type filter hook prerouting priority raw";
+        let table = format!("table inet testbed_small {{ chain in {{ {hook}; {rule}; }}; }}");
+        namespace.nft(&table).unwrap();
     }
+}
+
+/// With nothing left of its quota the uplink carries nothing while others work.
+fn stands_by(site: &Gateway, uplink: &str) {
+    let used_up = |status: &Status| {
+        let said = |path: &PathStatus| path.words.iter().any(|w| w.text.contains("used up"));
+        path(status, uplink).is_some_and(|path| path.standby && said(path))
+    };
+    let status = site.wait_for("a used quota", PATIENCE, used_up).unwrap();
+    let before = path(&status, uplink).unwrap().tx_bytes;
+    std::thread::sleep(Duration::from_secs(5));
+    let sent = path(&site.status().unwrap(), uplink).unwrap().tx_bytes - before;
+    println!("{uplink}: {sent} bytes in 5 s");
+    assert!(sent < 100_000, "{sent} bytes over a used quota");
+}
+
+/// The uplink fails and comes back.
+fn fail(ground: &Ground, site: &Gateway, uplink: usize) {
+    let name = &ground.topology.uplinks()[uplink].interface;
+    let is_up = |status: &Status| path(status, name).is_some_and(PathStatus::is_up);
+    ground.topology.cut(uplink, Cut::Blackhole).unwrap();
+    site.wait_for("its silence", PATIENCE, |status| !is_up(status))
+        .unwrap();
+    ground.topology.restore(uplink, Cut::Blackhole).unwrap();
+    site.wait_for("its return", PATIENCE, is_up).unwrap();
+    // The site looks once a second.
+    std::thread::sleep(Duration::from_millis(1_500));
+}
+
+/// Uplinks with these troubles: none, loss, a low rate, a long queue, no UDP, a login page, small packets, a
+/// quota, none yet.
+fn troubled() -> (Ground, Gateway, Gateway) {
     let links = vec![
         link(20.0, 1),
         link(8.0, 2).with_loss(0.08),
@@ -103,104 +142,51 @@ fn every_trouble_of_an_uplink_is_named_while_the_others_work() {
     ];
     let ground = Ground::new(&TopologySpec::new("troubles", links)).unwrap();
     let topology = &ground.topology;
-    let uplinks = topology.uplinks();
-    let [tls, page, small] = [4, 5, 6];
-    topology
-        .site()
-        .block_udp(&[uplinks[tls].interface.as_str()])
-        .unwrap();
-    topology
-        .hub()
-        .block_udp(&[uplinks[tls].far_interface.as_str()])
-        .unwrap();
-    put_behind_a_login_page(&ground, page);
-    // Large packets vanish in both directions, and nobody says so.
-    for (namespace, interface) in [
-        (topology.site(), &uplinks[small].interface),
-        (topology.hub(), &uplinks[small].far_interface),
-    ] {
-        let rule = format!("iifname \"{interface}\" meta length > 1260 drop");
-        namespace
-            .nft(&format!(
-                "table inet testbed_small {{ chain in {{ type filter hook prerouting priority raw; {rule}; }}; }}"
-            ))
-            .unwrap();
-    }
-
-    let mut hub = Gateway::hub(
-        topology.hub(),
-        topology.directory(),
-        &GatewaySpec::default(),
-    )
-    .unwrap();
+    let blocked = &topology.uplinks()[4];
+    topology.site().block_udp(&[&blocked.interface]).unwrap();
+    topology.hub().block_udp(&[&blocked.far_interface]).unwrap();
+    put_behind_a_login_page(&ground, 5);
+    drop_large_packets(&ground, 6);
+    let directory = topology.directory();
+    let mut hub = Gateway::hub(topology.hub(), directory, &GatewaySpec::default()).unwrap();
     hub.start().unwrap();
     let spec = GatewaySpec {
         more: "[[uplink]]\nmatch = \"up7\"\nmetered = true\nquota_gb = 1\n".to_owned(),
         ..GatewaySpec::default()
     };
     let token = hub.invite("site").unwrap();
-    let mut site =
-        Gateway::site(topology.site(), topology.directory(), "site", &token, &spec).unwrap();
+    let mut site = Gateway::site(topology.site(), directory, "site", &token, &spec).unwrap();
     spend_quota(&site, "up7", 999_900_000);
     site.start().unwrap();
+    // All but that behind the login page.
     site.wait_paths(8, PATIENCE).unwrap();
+    (ground, hub, site)
+}
 
-    let ends = topology.endpoints();
-    let bulk = Bulk::start(&ends, &BulkSpec::download(4, TRAFFIC).upload()).unwrap();
-    // Somebody else fills the queue.
-    let ping = topology.site().program("ping").args([
-        "-q",
-        "-n",
-        "-i",
-        "0.003",
-        "-s",
-        "1300",
-        "-w",
-        "170",
-        "-I",
-        "up3",
-        "203.0.113.1",
-    ]);
+#[test]
+fn every_trouble_of_an_uplink_is_named_while_the_others_work() {
+    if !ready() {
+        return;
+    }
+    let (ground, _hub, site) = troubled();
+    let topology = &ground.topology;
+    let spec = BulkSpec::download(4, TRAFFIC).upload();
+    let bulk = Bulk::start(&topology.endpoints(), &spec).unwrap();
+    // Somebody else fills the queue of up3.
+    let flood = "-q -n -i 0.003 -s 1300 -w 170 -I up3 203.0.113.1";
+    let ping = topology.site().program("ping").args(flood.split(' '));
     let mut ping = ping.start(topology.directory(), "flood").unwrap();
 
     assert!(wait(&site, "up1", About::Lossy).starts_with("lost "));
     assert!(wait(&site, "up4", About::UdpBlocked).contains("TLS carries it"));
     assert!(wait(&site, "up5", About::LoginPage).contains("ropewalk portal"));
     assert!(wait(&site, "up7", About::Metered).contains("of 1.0 GB"));
-    let used_up = |status: &Status| {
-        path(status, "up7").is_some_and(|path| {
-            path.standby
-                && path
-                    .words
-                    .iter()
-                    .any(|words| words.text.contains("used up"))
-        })
-    };
-    let status = site.wait_for("a used quota", PATIENCE, used_up).unwrap();
-    println!("up7: {:?}", path(&status, "up7").unwrap().words);
-    // With nothing left it carries nothing while others work.
-    let before = path(&status, "up7").unwrap().tx_bytes;
-    std::thread::sleep(Duration::from_secs(5));
-    let after = path(&site.status().unwrap(), "up7").unwrap().tx_bytes;
-    assert!(
-        after - before < 100_000,
-        "{} bytes of a used quota",
-        after - before
-    );
-
+    stands_by(&site, "up7");
     wait(&site, "up3", About::Bloated);
-    for _ in 0..3 {
-        topology.cut(8, Cut::Blackhole).unwrap();
-        let silent = |status: &Status| path(status, "up8").is_some_and(|path| !path.is_up());
-        site.wait_for("silence of up8", PATIENCE, silent).unwrap();
-        topology.restore(8, Cut::Blackhole).unwrap();
-        let back = |status: &Status| path(status, "up8").is_some_and(PathStatus::is_up);
-        site.wait_for("up8 again", PATIENCE, back).unwrap();
-        std::thread::sleep(Duration::from_millis(1_500));
-    }
+    (0..3).for_each(|_| fail(&ground, &site, 8));
     wait(&site, "up8", About::Flapping);
     wait(&site, "up2", About::Slow);
-    assert!(wait(&site, "up6", About::SmallPackets).contains("1,2"));
+    assert!(wait(&site, "up6", About::SmallPackets).contains("packets above 1,2"));
     let status = site.status().unwrap();
     let good = &path(&status, "up0").unwrap().words;
     assert!(
