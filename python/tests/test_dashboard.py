@@ -7,6 +7,7 @@ over a real site and hub are in the pictures of docs/dashboard.md (`scripts/dash
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -465,3 +466,38 @@ def test_actions_change_a_real_site_and_its_history_outlives_it(tmp_path: Path) 
         if window:
             window.end()
         world.end()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes namespaces: as root")
+def test_a_demo_shows_an_uplink_fail_and_leaves_nothing(tmp_path: Path) -> None:
+    def namespaces() -> set[str]:
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+        return {
+            line.split()[0] for line in listed.stdout.splitlines() if line.startswith("rw-demo")
+        }
+
+    before = namespaces()
+    arguments = [ROPEWALK, "demo", "--dashboard", "--seconds", "12"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as demo:
+        try:
+            assert demo.stdout is not None
+            link = demo.stdout.readline().strip()
+            assert link.startswith("http://127.0.0.1:"), link
+            window = Window(tmp_path)
+            try:
+                window.open(link)
+                window.until("document.querySelectorAll('.card').length === 2")
+                cards = "[...document.querySelectorAll('.card')]"
+                card = f"{cards}.find((c) => c.innerText.includes('up0'))"
+                window.until(f"{card}.innerText.includes('no answer for')", 30)
+                window.until(f"{card}.innerText.includes('works')", 30)
+                assert window.complaints() == []
+            finally:
+                window.end()
+            assert namespaces() != before
+        except UnavailableError as error:
+            pytest.skip(str(error))
+        finally:
+            demo.send_signal(signal.SIGINT)
+            assert demo.wait(20) == 130
+    assert namespaces() == before

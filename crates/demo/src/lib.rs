@@ -7,6 +7,7 @@
 //! reached the same age. Nothing of it stays behind, also after Ctrl-C.
 
 mod chart;
+mod live;
 mod phases;
 mod report;
 #[cfg(test)]
@@ -19,6 +20,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ropewalk_testbed::{ProcessorTime, programs, remove_leftovers};
+
+pub use live::Serve;
 
 use phases::Stage;
 use report::Report;
@@ -42,17 +45,31 @@ pub struct DemoArgs {
     /// Parallel TCP connections of each download.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=32))]
     pub flows: u64,
+    /// Show the demo live in the browser instead: prints a link, and lets uplinks fail and return again and again
+    #[arg(long, conflicts_with_all = ["json", "keep"])]
+    pub dashboard: bool,
+    /// With --dashboard: how long, minutes. A download shorter than a round of --seconds is not begun.
+    #[arg(long, requires = "dashboard", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=240))]
+    pub minutes: u64,
+    /// With --dashboard: TCP port on 127.0.0.1 [default: a free one]
+    #[arg(
+        long,
+        requires = "dashboard",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub port: u16,
     /// Leave logs and configurations in place until the next demo, and say where.
     #[arg(long)]
     pub keep: bool,
 }
 
-/// Runs the demo. The exit code is 1 when Ropewalk was worse than the better uplink or a
+/// Runs the demo; `serve` shows it with `--dashboard`. The exit code is 1 when Ropewalk was worse than the better uplink or a
 /// connection broke.
 ///
 /// # Errors
 /// Without root, without the programs it needs, or if a part does not start.
-pub fn run(args: DemoArgs) -> Result<ExitCode> {
+pub fn run(args: DemoArgs, serve: Serve) -> Result<ExitCode> {
     programs::require(&[
         programs::IP,
         programs::PING,
@@ -63,6 +80,9 @@ pub fn run(args: DemoArgs) -> Result<ExitCode> {
     remove_leftovers();
     let scratch = tempfile::tempdir().context("cannot make a temporary directory")?;
     let stage = Stage::new(&args, scratch.path())?;
+    if args.dashboard {
+        return live::run(&args, &stage, serve);
+    }
     let before = ProcessorTime::now();
     let report = measure(&stage)?;
     let processors = ProcessorTime::now().since(before);

@@ -18,7 +18,7 @@ use super::{DemoArgs, SAMPLE, START_ALLOWANCE};
 /// What every phase has in common.
 pub(super) struct Stage {
     uplinks: [LinkSpec; 2],
-    flows: usize,
+    pub(super) flows: usize,
     keep: bool,
     /// Time measured in each phase.
     pub(super) length: Duration,
@@ -56,6 +56,13 @@ impl Outcome {
         }
         line
     }
+}
+
+/// A tunnel over both uplinks.
+pub(super) struct Tunnel {
+    pub(super) site: Gateway,
+    _hub: Gateway,
+    pub(super) topology: Topology,
 }
 
 impl Stage {
@@ -146,6 +153,17 @@ impl Stage {
             eprintln!("     logs: {}", topology.directory().display());
         }
         Ok(outcome)
+    }
+
+    /// Both uplinks with Ropewalk, and nothing else yet. The gateways live as long as what is given back.
+    pub(super) fn tunnel(&self) -> Result<Tunnel> {
+        let topology = self.build("demo")?;
+        let (hub, site) = self.connect(&topology)?;
+        Ok(Tunnel {
+            site,
+            _hub: hub,
+            topology,
+        })
     }
 
     fn build(&self, purpose: &str) -> Result<Topology> {

@@ -1,14 +1,15 @@
 //! `ropewalk dashboard`: a page in the browser about the running gateway.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use anyhow::Context;
 use clap::Args;
 use ropewalk_dashboard::{Access, Command, Gateway, Ran, Role};
-use tokio::net::TcpListener;
 
 use super::{Global, output};
 use crate::client::Client;
@@ -49,45 +50,81 @@ impl Dashboard {
         let client = Client::find(global.config.as_deref(), global.socket.as_deref())?;
         // Whoever may not use the socket hears so now, not in the browser.
         client.status()?;
-        let socket = client.socket().to_owned();
-        let config = global.config.clone();
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let client = Arc::new(client);
-        let gateway = Gateway {
-            ask: Arc::new(move |method, path, body| {
-                let client = Arc::clone(&client);
-                Box::pin(async move {
-                    let asked = client.ask(method, &path, body.as_ref()).await;
-                    asked.map_err(|error| format!("{error:#}"))
-                })
-            }),
-            command: command(program, socket, config),
-        };
         let role = if self.read_only {
             Role::ReadOnly
         } else {
             Role::Admin
         };
-        let access = Access::new(role)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(2)
-            .build()?;
-        runtime.block_on(async {
-            let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.port);
-            let listener = TcpListener::bind(address).await.with_context(|| {
-                format!("cannot listen on {address}; choose another --port, or none")
-            })?;
-            let authority = listener.local_addr()?.to_string();
-            output::print(&format!("{}\n", access.link(&authority)))?;
-            output::note("open this link in a browser on this machine; Ctrl-C ends the dashboard");
-            let served = ropewalk_dashboard::serve(listener, access, gateway);
-            tokio::select! {
-                ended = served => ended,
-                _ = tokio::signal::ctrl_c() => Ok(()),
-            }
-        })
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.port);
+        let listener = TcpListener::bind(address).with_context(|| {
+            format!("cannot listen on {address}; choose another --port, or none")
+        })?;
+        let end = async {
+            let _ = tokio::signal::ctrl_c().await;
+        };
+        serve(listener, client, global.config.clone(), role, end)
     }
+}
+
+/// Serves the dashboard of a demo's site.
+///
+/// # Errors
+/// The site does not answer.
+pub fn of_demo(
+    listener: TcpListener,
+    config: &Path,
+    stop: Receiver<Infallible>,
+) -> anyhow::Result<()> {
+    let client = Client::find(Some(config), None)?;
+    let (ended, end) = tokio::sync::oneshot::channel::<Infallible>();
+    std::thread::spawn(move || {
+        let _ = stop.recv();
+        drop(ended);
+    });
+    let end = async {
+        let _ = end.await;
+    };
+    serve(listener, client, Some(config.to_owned()), Role::Admin, end)
+}
+
+/// Prints the link and serves until the end.
+fn serve(
+    listener: TcpListener,
+    client: Client,
+    config: Option<PathBuf>,
+    role: Role,
+    end: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let command = command(program, client.socket().to_owned(), config);
+    let client = Arc::new(client);
+    let gateway = Gateway {
+        ask: Arc::new(move |method, path, body| {
+            let client = Arc::clone(&client);
+            Box::pin(async move {
+                let asked = client.ask(method, &path, body.as_ref()).await;
+                asked.map_err(|error| format!("{error:#}"))
+            })
+        }),
+        command,
+    };
+    let access = Access::new(role)?;
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let authority = listener.local_addr()?.to_string();
+        output::print(&format!("{}\n", access.link(&authority)))?;
+        output::note("open this link in a browser on this machine; Ctrl-C ends it");
+        let served = ropewalk_dashboard::serve(listener, access, gateway);
+        tokio::select! {
+            ended = served => ended,
+            () = end => Ok(()),
+        }
+    })
 }
 
 /// Runs this program for the same gateway.

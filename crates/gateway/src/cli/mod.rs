@@ -152,7 +152,8 @@ pub fn main() -> ExitCode {
         CliCommand::Key(command) => command.run(global),
         CliCommand::Doctor(command) => command.run(global),
         CliCommand::Demo(args) => {
-            return demo::run(args).unwrap_or_else(|error| exit::report(&error));
+            return demo::run(args, dashboard::of_demo)
+                .unwrap_or_else(|error| exit::report(&error));
         }
         CliCommand::Completions(command) => command.run(),
     };
