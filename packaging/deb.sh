@@ -12,7 +12,7 @@ profile=${PROFILE:-dist}
 output=$(realpath -m "${1:-target/debian}")
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 architecture=$(dpkg --print-architecture)
-programs=(ropewalk ropewalk-linkem)
+programs=(ropewalk ropewalk-linkem ropewalk-sim)
 
 for tool in dpkg-deb dpkg-shlibdeps gzip; do
 	if ! command -v "$tool" >/dev/null; then
@@ -32,7 +32,7 @@ else
 		directory=$host/$profile
 		export RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-use=$(realpath -e "$TRAINED")"
 	fi
-	cargo build --locked --profile "$profile" "${flags[@]}" --bin ropewalk --bin ropewalk-linkem
+	cargo build --locked --profile "$profile" "${flags[@]}" --bin ropewalk --bin ropewalk-linkem --bin ropewalk-sim
 	built=$(realpath "${CARGO_TARGET_DIR:-target}/$directory")
 fi
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path as File
 from typing import ClassVar
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -362,3 +363,46 @@ def test_the_stub_says_what_the_module_has() -> None:
     for kind in (_native.Head, _native.PathView):
         for attribute in (name for name in dir(kind) if not name.startswith("_")):
             assert f"def {attribute}(self)" in stub, attribute
+
+
+def test_recorded_uplinks_are_replayed_alone_and_together_and_drawn(tmp_path: File) -> None:
+    programs = File(os.environ.get("ROPEWALK_PROGRAMS", "target/release")).resolve()
+    if not (programs / "ropewalk-sim").is_file():
+        pytest.skip("ropewalk-sim is not built")
+    # 8 and 4 Mbit/s, which fail in turn for five seconds; bytes per second.
+    for name, rate, dead in (("a", 1_000_000, 10), ("b & <b>", 500_000, 20)):
+        lines = [f"{s},{0 if dead <= s < dead + 5 else rate}\n" for s in range(30)]
+        (tmp_path / f"{name}.csv").write_text("".join(lines))
+
+    def replay(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [str(programs / "ropewalk"), "replay", "a.csv", "b & <b>.csv"]
+        run = [*command, "--seconds", "30", *options]
+        return subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    done = replay("--json", "--svg", "gain.svg")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    alone = [uplink["download_mbit"] for uplink in found["uplinks"]]
+    assert 5.0 < alone[0] < 8.0
+    assert 2.5 < alone[1] < 4.0
+    together = found["ropewalk"]["download_mbit"]
+    assert 0.85 * sum(alone) < together < 12.0
+    assert found["gain"] == pytest.approx(together / max(alone))
+    # Each uplink alone is silent for five seconds, both together never.
+    assert min(uplink["longest_stall_s"] for uplink in found["uplinks"]) > 4.0
+    assert found["ropewalk"]["longest_stall_s"] < 2.0
+    assert found["ropewalk"]["call_in_time"] > max(u["call_in_time"] for u in found["uplinks"])
+    drawn = ElementTree.parse(tmp_path / "gain.svg").getroot()
+    texts = [text.text or "" for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert any(text.startswith("b & <b>") for text in texts), texts
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))) == 3
+    table = replay()
+    assert f"carry {found['gain']:.2f} times what a carries" in table.stdout, table.stdout
+    for wrong, says in (
+        (("c.csv",), "cannot read c.csv"),
+        (("a.csv",) * 7, "9 recordings; name those of 2 to 8 uplinks"),
+        (("--delay", "1ms,2ms,3ms"), "3 values for 2 uplinks"),
+        (("--loss", "much"), "--loss"),
+    ):
+        refused = replay(*wrong)
+        assert (refused.returncode, says in refused.stderr) == (2, True), refused.stderr

@@ -9,6 +9,7 @@
 mod chart;
 mod live;
 mod phases;
+pub mod replay;
 mod report;
 #[cfg(test)]
 mod walk;

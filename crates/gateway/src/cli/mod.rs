@@ -33,6 +33,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::exit;
 use ropewalk_config::common::LogFormat;
+use ropewalk_demo::replay::{self, ReplayArgs};
 use ropewalk_demo::{self as demo, DemoArgs};
 
 const EXAMPLES: &str = "Examples:
@@ -121,6 +122,7 @@ enum CliCommand {
     Key(key::Key),
     Doctor(doctor::DoctorArgs),
     Demo(DemoArgs),
+    Replay(ReplayArgs),
     Completions(completions::Completions),
 }
 
@@ -151,6 +153,7 @@ pub fn main() -> ExitCode {
         CliCommand::Scheduler(command) => command.run(global),
         CliCommand::Key(command) => command.run(global),
         CliCommand::Doctor(command) => command.run(global),
+        CliCommand::Replay(args) => replay::run(&args),
         CliCommand::Demo(args) => {
             return demo::run(args, dashboard::of_demo)
                 .unwrap_or_else(|error| exit::report(&error));

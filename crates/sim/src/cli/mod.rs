@@ -1,6 +1,7 @@
 //! The command line: plans in, tables or JSON out.
 
 mod chaos;
+mod replay;
 mod summary;
 mod table;
 
@@ -50,6 +51,13 @@ enum Command {
         ropewalk-sim chaos --seeds 1000              a thousand stories, on all cores\n  \
         ropewalk-sim chaos --seed 7 --verbose        one story, told")]
     Chaos(chaos::ChaosArgs),
+    /// Plays recorded uplinks: what would they carry alone, and what together through Ropewalk?
+    #[command(after_help = "Examples:\n  \
+        ropewalk-sim replay wifi.csv lte.csv --svg gain.svg\n  \
+        ropewalk-sim replay a.up b.up --delay 10ms,40ms --loss 1%,0% --seconds 120\n\n\
+        A CSV file has lines of a second and bytes per second; Mahimahi's files have a line for each packet of\n\
+        1,500 bytes that could leave, in milliseconds. The uplinks get their rates in both directions.")]
+    Replay(replay::ReplayArgs),
 }
 
 #[derive(Args)]
@@ -98,6 +106,7 @@ pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(args) => run(&args),
         Command::Chaos(args) => chaos::run(&args),
+        Command::Replay(args) => replay::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -142,6 +151,14 @@ fn run(args: &RunArgs) -> Result<(), Failure> {
     print(&reports, args.json)
         .map_err(|error| Failure(FAILED, format!("cannot write the reports: {error}")))?;
     first_failure.map_or(Ok(()), Err)
+}
+
+/// Writes to standard output.
+fn write_out(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure(FAILED, format!("cannot write the result: {error}")))
 }
 
 fn read_plan(file: &Path) -> Result<Plan, Failure> {
