@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::live;
-use crate::report::{render, without_secrets};
+use crate::report::without_secrets;
 use crate::{Dashboard, Ran, hand_on, refused};
 
 type Body<T> = Result<Json<T>, JsonRejection>;
@@ -64,23 +64,10 @@ pub async fn doctor(State(dashboard): State<Dashboard>) -> Response {
 
 /// Collects what support needs.
 pub async fn report(State(dashboard): State<Dashboard>) -> Response {
-    let said = |result: Result<String, String>| result.unwrap_or_else(|why| format!("none: {why}"));
     let status = live::get::<Value>(&dashboard.gateway, "/v1/status").await;
-    let status = status.map(|value| serde_json::to_string_pretty(&value).unwrap_or_default());
     let happened = live::get::<Vec<Happened>>(&dashboard.gateway, "/v1/happened").await;
-    let happened = happened.map(|list| {
-        let lines = list
-            .iter()
-            .map(|event| format!("{} {}\n", event.at_s, event.what));
-        lines.collect::<String>()
-    });
     let doctor = run(&dashboard, &["doctor"]).await;
-    let doctor = doctor.map(|ran| ran.out + &ran.notes);
-    let text = render(&[
-        ("Doctor", said(doctor)),
-        ("What happened, by seconds since 1970", said(happened)),
-        ("Status", said(status)),
-    ]);
+    let text = crate::report::of(doctor.map(|ran| ran.out + &ran.notes), happened, status);
     Json(json!({ "report": text })).into_response()
 }
 

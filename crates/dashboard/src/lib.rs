@@ -21,7 +21,7 @@ mod access;
 mod actions;
 mod assets;
 mod live;
-mod report;
+pub mod report;
 pub mod view;
 
 use std::future::Future;

@@ -5,12 +5,37 @@
 
 use std::fmt::Write;
 
+use ropewalk_api::Happened;
+use serde_json::Value;
+
 /// Length from which a run of characters of base64 or of hexadecimal digits is taken for a secret. Keys have
 /// 44 and 64, the parts of tokens more.
 const SECRET_MIN: usize = 32;
 
+/// The report, of what the doctor printed, what happened, and the state. What could not be had says why.
+#[must_use]
+pub fn of(
+    doctor: Result<String, String>,
+    happened: Result<Vec<Happened>, String>,
+    status: Result<Value, String>,
+) -> String {
+    let said = |result: Result<String, String>| result.unwrap_or_else(|why| format!("none: {why}"));
+    let happened = happened.map(|list| {
+        let lines = list
+            .iter()
+            .map(|event| format!("{} {}\n", event.at_s, event.what));
+        lines.collect::<String>()
+    });
+    let status = status.map(|value| serde_json::to_string_pretty(&value).unwrap_or_default());
+    render(&[
+        ("Doctor", said(doctor)),
+        ("What happened, by seconds since 1970", said(happened)),
+        ("Status", said(status)),
+    ])
+}
+
 /// Joins parts to a report; each has a heading.
-pub fn render(parts: &[(&str, String)]) -> String {
+fn render(parts: &[(&str, String)]) -> String {
     let mut out = String::from(
         "Ropewalk report. Keys and tokens are left out; names and addresses are not.\n",
     );
@@ -25,6 +50,7 @@ pub fn render(parts: &[(&str, String)]) -> String {
 }
 
 /// The text with `(left out)` in place of whatever could be a key or a token.
+#[must_use]
 pub fn without_secrets(text: &str) -> String {
     let is_secret_char =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_' | '=');

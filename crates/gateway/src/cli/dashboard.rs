@@ -95,8 +95,7 @@ fn serve(
     role: Role,
     end: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let command = command(program, client.socket().to_owned(), config);
+    let command = command(client.socket().to_owned(), config)?;
     let client = Arc::new(client);
     let gateway = Gateway {
         ask: Arc::new(move |method, path, body| {
@@ -128,8 +127,12 @@ fn serve(
 }
 
 /// Runs this program for the same gateway.
-fn command(program: PathBuf, socket: PathBuf, config: Option<PathBuf>) -> Command {
-    Arc::new(move |arguments| {
+///
+/// # Errors
+/// Nobody knows where this program is.
+pub(super) fn command(socket: PathBuf, config: Option<PathBuf>) -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    Ok(Arc::new(move |arguments| {
         let mut command = std::process::Command::new(&program);
         command.env("ROPEWALK_SOCKET", &socket).env("NO_COLOR", "1");
         if let Some(config) = &config {
@@ -143,5 +146,5 @@ fn command(program: PathBuf, socket: PathBuf, config: Option<PathBuf>) -> Comman
             out: text(ran.stdout),
             notes: text(ran.stderr),
         })
-    })
+    }))
 }

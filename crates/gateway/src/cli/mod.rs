@@ -24,6 +24,7 @@ mod scheduler;
 mod status;
 #[cfg(test)]
 mod tests;
+mod top;
 mod up;
 
 use std::path::PathBuf;
@@ -45,6 +46,7 @@ const EXAMPLES: &str = "Examples:
     ropewalk join                     ask for the token, make a key, write the configuration
     ropewalk up                       run it
     ropewalk status                   what each path does
+    ropewalk top                      the same in this terminal, with a graph and keys to act
     ropewalk dashboard                the same in a browser, with charts
     ropewalk portal 5m                log in to a hotel's network past the kill switch
     ropewalk down                     stop it and lift the kill switch
@@ -116,6 +118,7 @@ enum CliCommand {
     Invite(invite::Invite),
     Join(join::Join),
     Status(status::StatusArgs),
+    Top(top::Top),
     Dashboard(dashboard::Dashboard),
     Path(path::PathArgs),
     Scheduler(scheduler::SchedulerArgs),
@@ -148,6 +151,7 @@ pub fn main() -> ExitCode {
         CliCommand::Invite(command) => command.run(global),
         CliCommand::Join(command) => command.run(global),
         CliCommand::Status(command) => command.run(global),
+        CliCommand::Top(command) => command.run(global),
         CliCommand::Dashboard(command) => command.run(global),
         CliCommand::Path(command) => command.run(global),
         CliCommand::Scheduler(command) => command.run(global),

@@ -19,6 +19,12 @@ pub enum Colour {
     Bold,
 }
 
+/// Whether nobody refused colours (no-color.org).
+#[must_use]
+pub fn colours_wanted() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Decorates text, or does not.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
@@ -29,9 +35,8 @@ impl Style {
     /// Colours if standard output is a terminal and `NO_COLOR` (no-color.org) is not set.
     #[must_use]
     pub fn of_stdout() -> Self {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
-            colours: !refused && io::stdout().is_terminal(),
+            colours: colours_wanted() && io::stdout().is_terminal(),
         }
     }
 
