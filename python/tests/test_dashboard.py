@@ -15,7 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dashboard_parts import Dashboard, FakeGateway, Window, begin_hub, inside, join, link_of, until
+from dashboard_parts import (
+    Dashboard,
+    FakeGateway,
+    Window,
+    begin_hub,
+    inside,
+    join,
+    link_of,
+    path,
+    status,
+    tunnel,
+    until,
+    words,
+)
 from docs_world import World, must
 
 from ropewalk.lab.runner import UnavailableError
@@ -30,35 +43,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 # Longest time for which a page may do nothing else, with 100 uplinks or 1,000 sites, milliseconds.
 # Half a second is what people notice as a stop on a machine that others use, too.
 TASK_MS_MAX = 500.0
-
-
-def words(about: str, weight: str, text: str) -> dict[str, str]:
-    return {"about": about, "weight": weight, "text": text}
-
-
-def path(name: str, said: list[dict[str, str]], state: str = "up") -> dict[str, Any]:
-    return {
-        "id": 0, "uplink": name, "state": state, "transport": "quic", "local": None,
-        "remote": "203.0.113.2:4443", "standby": False, "metered": False, "congestion": "bdp",
-        "last_error": None, "words": said, "rtt_ms": 20.0, "loss": 0.01, "rate_mbit": 20.0,
-        "tx_bytes": 1_000_000, "rx_bytes": 2_000_000,
-    }  # fmt: skip
-
-
-def tunnel(name: str, paths: list[dict[str, Any]], up: bool = True) -> dict[str, Any]:
-    return {
-        "peer": name, "peer_key": "", "up": up, "peer_addresses": ["10.9.0.2"],
-        "scheduler_send": "auto", "scheduler_receive": "auto", "wire_version": 3,
-        "reason": "both carry what they can", "paths": paths, "tx_bytes": int(time.time() * 1e5),
-    }  # fmt: skip
-
-
-def status(role: str, tunnels: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "role": role, "version": "1.2.3", "public_key": "", "interface": "ropewalk0", "mtu": 1500,
-        "addresses": ["10.9.0.1/24"], "uptime_s": 61.0, "offloads": [], "tunnels": tunnels,
-        "drops": {}, "words": [],
-    }  # fmt: skip
 
 
 GOOD = [words("fine", "good", "works; carries 70 %")]

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dashboard_parts import FakeGateway, begin_hub, join, until
+from dashboard_parts import FakeGateway, begin_hub, join, path, status, tunnel, until, words
 from docs_world import World, must
 
 pytestmark = pytest.mark.real
@@ -161,35 +161,6 @@ class Top:
                 os.close(descriptor)
 
 
-def words(about: str, weight: str, text: str) -> dict[str, str]:
-    return {"about": about, "weight": weight, "text": text}
-
-
-def path(name: str, said: list[dict[str, str]], state: str = "up") -> dict[str, Any]:
-    return {
-        "id": 0, "uplink": name, "state": state, "transport": "quic", "local": None,
-        "remote": "203.0.113.2:4443", "standby": False, "metered": False, "congestion": "bdp",
-        "last_error": None, "words": said, "rtt_ms": 20.0, "loss": 0.01, "rate_mbit": 20.0,
-        "tx_bytes": 1_000_000, "rx_bytes": 2_000_000,
-    }  # fmt: skip
-
-
-def tunnel(name: str, paths: list[dict[str, Any]], up: bool = True) -> dict[str, Any]:
-    return {
-        "peer": name, "peer_key": "", "up": up, "peer_addresses": ["10.9.0.2"],
-        "scheduler_send": "auto", "scheduler_receive": "auto", "wire_version": 3,
-        "reason": "both carry what they can", "paths": paths, "tx_bytes": int(time.time() * 1e5),
-    }  # fmt: skip
-
-
-def status(role: str, tunnels: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "role": role, "version": "1.2.3", "public_key": "", "interface": "ropewalk0", "mtu": 1500,
-        "addresses": ["10.9.0.1/24"], "uptime_s": 61.0, "offloads": [], "tunnels": tunnels,
-        "drops": {}, "words": [],
-    }  # fmt: skip
-
-
 GOOD = [words("fine", "good", "works; carries 70 %")]
 LOSSY = [words("lossy", "worse", "lost 8 % for 20 s: repaired")]
 SITE = status("site", [tunnel("hub", [path("eth0", GOOD), path("wlan0", LOSSY)])])
@@ -296,9 +267,7 @@ def test_a_gateway_that_ends_is_told_and_one_that_is_back_is_shown(place: Place)
     top.until("tunnel up")
     place.gateway.end()
     place.socket.unlink()
-    top.until(
-        "site: no answer", "trying again; what is below is", "no gateway answers at", "eth0"
-    )
+    top.until("site: no answer", "trying again; what is below is", "no gateway answers at", "eth0")
     top.press("m")
     top.until("the gateway does not answer: nothing was changed")
     place.says = status("site", [tunnel("hub", [path("wwan0", GOOD)])])
@@ -377,8 +346,8 @@ def test_without_a_terminal_it_says_what_else_there_is(place: Place) -> None:
     ran = place.run()
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
-        "ropewalk: this needs a terminal; use `ropewalk status --watch` for lines, `ropewalk status "
-        "--json` for programs, or `ropewalk top --once` for one frame as text\n"
+        "ropewalk: this needs a terminal; use `ropewalk status --watch` for lines, "
+        "`ropewalk status --json` for programs, or `ropewalk top --once` for one frame as text\n"
     )
     dumb = place.top(environment={"TERM": "dumb"})
     dumb.wait(lambda: "this needs a terminal" in dumb.raw, "the error")

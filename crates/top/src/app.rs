@@ -97,7 +97,7 @@ pub enum Step {
 /// What comes from the gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    /// A look at this time, seconds since 1970.
+    /// A look at this time, milliseconds since 1970.
     Looked(u64, Result<Box<View>, String>),
     /// Points of a range.
     History(Range, History),
@@ -120,9 +120,10 @@ pub struct App {
     pub view: Option<View>,
     /// Why the gateway does not answer.
     pub gone: Option<String>,
-    pub now_s: u64,
+    /// Milliseconds since 1970.
+    pub now_ms: u64,
     /// When the view came.
-    pub seen_s: u64,
+    pub seen_ms: u64,
     pub range: Range,
     pub way: Way,
     pub history: Option<History>,
@@ -211,8 +212,8 @@ impl App {
             still: false,
             view: None,
             gone: None,
-            now_s: 0,
-            seen_s: 0,
+            now_ms: 0,
+            seen_ms: 0,
             range,
             way: Way::Sent,
             history: None,
@@ -231,9 +232,9 @@ impl App {
     /// Takes news.
     pub fn news(&mut self, news: News) {
         match news {
-            News::Looked(now_s, Ok(view)) => self.looked(now_s, *view),
-            News::Looked(now_s, Err(why)) => {
-                self.now_s = now_s;
+            News::Looked(now_ms, Ok(view)) => self.looked(now_ms, *view),
+            News::Looked(now_ms, Err(why)) => {
+                self.now_ms = now_ms;
                 self.gone = Some(why);
             }
             News::History(range, history) => {
@@ -256,8 +257,8 @@ impl App {
         }
     }
 
-    fn looked(&mut self, now_s: u64, view: View) {
-        let seconds = now_s.saturating_sub(self.seen_s) as f64;
+    fn looked(&mut self, now_ms: u64, view: View) {
+        let seconds = now_ms.saturating_sub(self.seen_ms) as f64 / 1e3;
         let old = self.view.take().filter(|_| self.gone.is_none());
         if let Some(old) = old.filter(|_| seconds > 0.0) {
             let before: BTreeMap<_, _> = old.sites.iter().map(|s| (s.name.as_str(), s)).collect();
@@ -276,9 +277,14 @@ impl App {
             self.rates.clear();
         }
         self.gone = None;
-        self.now_s = now_s;
-        self.seen_s = now_s;
+        self.now_ms = now_ms;
+        self.seen_ms = now_ms;
         self.view = Some(view);
+    }
+
+    /// Seconds since something happened at `at_s`, seconds since 1970.
+    pub fn ago_s(&self, at_s: u64) -> u64 {
+        (self.now_ms / 1_000).saturating_sub(at_s)
     }
 
     /// Takes a key.

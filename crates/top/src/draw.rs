@@ -60,7 +60,7 @@ pub fn draw(frame: &mut Frame<'_>, app: &App) {
 fn head(buffer: &mut Buffer, area: Rect, app: &App) -> u16 {
     let mut lines = Vec::new();
     if let Some(why) = &app.gone {
-        let since = figures::age(app.now_s.saturating_sub(app.seen_s));
+        let since = figures::age(app.now_ms.saturating_sub(app.seen_ms) / 1_000);
         let old = if app.view.is_some() {
             format!("; what is below is {since} old")
         } else {
@@ -488,7 +488,7 @@ pub fn happened(buffer: &mut Buffer, area: Rect, app: &App) {
     put(buffer, area.x, area.y, area.width, "What happened", bold());
     let newest = app.happened.iter().rev();
     for (y, event) in (area.y + 1..area.y + area.height).zip(newest) {
-        let ago = figures::age(app.now_s.saturating_sub(event.at_s));
+        let ago = figures::age(app.ago_s(event.at_s));
         let text = format!("{ago:>7} ago  {}", event.what);
         let text = cut(app, &text, area.width.into());
         put(buffer, area.x, y, area.width, &text, Style::new());

@@ -10,7 +10,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ropewalk_api::{History, UplinkHistory};
 
 use crate::app::{App, Way};
-use crate::draw::{put, put_right};
+use crate::draw::{cut, faint, put, put_right};
 use crate::figures;
 
 /// Distinct on dark and on light grounds; names stand beside them.
@@ -127,21 +127,13 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
         area.x,
         foot,
         area.width,
-        &legend(app, history, scale),
+        &cut(app, &legend(app, history, scale), area.width.into()),
         faint(app),
     );
 }
 
 fn scale_width(width: u16) -> u16 {
     if width >= SCALE_FROM { SCALE_WIDTH } else { 0 }
-}
-
-fn faint(app: &App) -> Style {
-    if app.look.colours {
-        Style::new().add_modifier(Modifier::DIM)
-    } else {
-        Style::new()
-    }
 }
 
 fn legend(app: &App, history: &History, scale: f64) -> String {

@@ -243,7 +243,7 @@ fn usual(app: &mut App, code: KeyCode) -> Step {
         }
         KeyCode::Char('d') => return give(app, Order::Doctor),
         KeyCode::Char('w') => {
-            app.mode = Mode::File(format!("ropewalk-report-{}.txt", app.now_s));
+            app.mode = Mode::File(format!("ropewalk-report-{}.txt", app.now_ms / 1_000));
         }
         code if app.has_sites() => return of_hub(app, code),
         code => return of_site(app, code),
@@ -304,14 +304,7 @@ fn of_site(app: &mut App, code: KeyCode) -> Step {
                 format!("{name} is used like the others"),
             )
         }
-        KeyCode::Char('e') => {
-            let longest = std::time::Duration::from_secs(LEAVING_S);
-            let request = PathRequest::new(name.clone(), PathUse::Leaving(Some(longest)));
-            let done = format!(
-                "{name} is left: it carries traffic only while nothing else works, for 10 minutes at most"
-            );
-            change(app, "/v1/paths", &request, done)
-        }
+        KeyCode::Char('e') => leave(app, &name),
         KeyCode::Char('m') => {
             let request = PathRequest {
                 uplink: name.clone(),
@@ -344,6 +337,32 @@ fn of_site(app: &mut App, code: KeyCode) -> Step {
     }
 }
 
+/// Whether no other uplink works.
+fn is_last(app: &App, name: &str) -> bool {
+    let mut others = app.uplinks().iter();
+    others.all(|other| other.state != "up" || other.name == name)
+}
+
+/// Announces the end of an uplink. Where it is the last that works, `freeze` in the configuration stops senders:
+/// that is asked for.
+fn leave(app: &mut App, name: &str) -> Step {
+    let longest = std::time::Duration::from_secs(LEAVING_S);
+    let request = PathRequest::new(name.to_owned(), PathUse::Leaving(Some(longest)));
+    let done = format!(
+        "{name} is left: it carries traffic only while nothing else works, for 10 minutes at most"
+    );
+    if !is_last(app, name) {
+        return change(app, "/v1/paths", &request, done);
+    }
+    let text = format!(
+        "Announce the end of {name}? It is the last that works: senders may be stopped until another does."
+    );
+    if let Ok(body) = serde_json::to_value(&request) {
+        app.mode = Mode::Question(text, Order::Change("/v1/paths", body, done));
+    }
+    Step::Stay
+}
+
 /// Takes an uplink in, or asks whether to take it out.
 fn take(app: &mut App, uplink: Uplink) -> Step {
     let name = uplink.name;
@@ -351,11 +370,7 @@ fn take(app: &mut App, uplink: Uplink) -> Step {
         let request = PathRequest::new(name.clone(), PathUse::Enabled);
         return change(app, "/v1/paths", &request, format!("{name} is used again"));
     }
-    let others = app.uplinks().iter();
-    let last = others
-        .filter(|other| other.state == "up")
-        .all(|other| other.name == name);
-    let text = if last {
+    let text = if is_last(app, &name) {
         format!(
             "Take {name} out? It is the last that works: you lose this machine if you reach it \
              through the tunnel."

@@ -103,7 +103,7 @@ fn looked(role: &str, tunnels: Vec<TunnelStatus>, at_s: u64) -> News {
         tunnels,
         ..Status::default()
     };
-    News::Looked(at_s, Ok(Box::new(view::of(status, point, at_s))))
+    News::Looked(at_s * 1_000, Ok(Box::new(view::of(status, point, at_s))))
 }
 
 /// A site with two uplinks, of which one is lossy.
@@ -372,13 +372,18 @@ fn a_thousand_sites_are_sorted_and_found() {
 #[test]
 fn a_thousand_sites_are_drawn_within_a_moment() {
     let app = hub(COLOURS, 1_000);
-    let begin = std::time::Instant::now();
+    // Of the processor: others use the machine, too.
+    let spent = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
+    };
+    let begin = spent();
     for _ in 0..20 {
         drawn(&app, 200, 60);
     }
-    let each = begin.elapsed() / 20;
-    // Debug code on a busy machine; a person notices 100 ms.
-    assert!(each < std::time::Duration::from_millis(100), "{each:?}");
+    let each_ms = (spent() - begin) / 20.0;
+    // Debug code; a person notices 100 ms.
+    assert!(each_ms < 100.0, "{each_ms} ms");
 }
 
 #[test]
@@ -455,6 +460,8 @@ fn taking_an_uplink_out_asks_first_and_warns_of_the_last() {
     app.news(looked("site", vec![tunnel("hub", paths)], NOW_S + 1));
     press(&mut app, "u");
     assert!(lines(&app, 120, 20).contains("Take eth0 out? It is the last that works"));
+    assert_eq!(orders(press(&mut app, "ne")), []);
+    assert!(lines(&app, 120, 20).contains("Announce the end of eth0? It is the last that works"));
     // What is out comes in without a question.
     let back = orders(press(&mut app, "n>u"));
     let body = json!({"uplink": "wlan0", "enabled": true});
@@ -468,7 +475,7 @@ fn taking_an_uplink_out_asks_first_and_warns_of_the_last() {
 fn a_gateway_that_is_gone_is_told_and_takes_no_changes() {
     let mut app = site(COLOURS);
     app.news(News::Looked(
-        NOW_S + 7,
+        1_000 * (NOW_S + 7),
         Err("no gateway answers at /run/x".to_owned()),
     ));
     let shown = lines(&app, 110, 32);
@@ -495,7 +502,7 @@ fn a_gateway_that_is_gone_is_told_and_takes_no_changes() {
 fn rates_of_sites_begin_anew_with_a_gateway() {
     let mut app = hub(COLOURS, 3);
     assert_eq!(app.rates["site-0002"].0, 3_200.0);
-    app.news(News::Looked(NOW_S + 1, Err("gone".to_owned())));
+    app.news(News::Looked(1_000 * (NOW_S + 1), Err("gone".to_owned())));
     app.news(looked("hub", sites(3, 1_000), NOW_S + 60));
     assert!(app.rates.is_empty());
     // Counters that fell say nothing.
@@ -532,7 +539,7 @@ fn every_size_and_every_picture_is_drawn() {
     let mut all = Vec::new();
     let empty = App::new(COLOURS, Range::Day);
     let mut gone = empty.clone();
-    gone.news(News::Looked(NOW_S, Err("gone".to_owned())));
+    gone.news(News::Looked(1_000 * NOW_S, Err("gone".to_owned())));
     let mut starting = empty.clone();
     starting.news(looked("site", Vec::new(), NOW_S));
     let mut none = empty.clone();
@@ -607,7 +614,7 @@ fn texts_of_others_cannot_command_the_terminal() {
     press(&mut app, "n");
     app.news(News::Text("Doctor", HOSTILE.to_owned()));
     all.push(app.clone());
-    app.news(News::Looked(NOW_S, Err(HOSTILE.to_owned())));
+    app.news(News::Looked(1_000 * NOW_S, Err(HOSTILE.to_owned())));
     app.news(News::Said(Weight::Bad, HOSTILE.to_owned()));
     press(&mut app, "\x1b");
     all.push(app);

@@ -43,9 +43,10 @@ fn get<T: DeserializeOwned>(gateway: &Gateway, path: &str) -> Result<T, String> 
     })
 }
 
-fn now_s() -> u64 {
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.unwrap_or_default().as_secs()
+    u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// One look at the gateway.
@@ -56,7 +57,7 @@ fn look(gateway: &Gateway) -> Result<View, String> {
         return Err(text.to_owned());
     }
     let newest: History = get(gateway, "/v1/history?range=minutes&last=1")?;
-    Ok(view::of(status, newest, now_s()))
+    Ok(view::of(status, newest, now_ms() / 1_000))
 }
 
 /// All news of one look, for one frame.
@@ -69,7 +70,7 @@ pub fn all(gateway: &Gateway, range: Range) -> Result<Vec<News>, String> {
     let happened: Vec<Happened> = get(gateway, "/v1/happened")?;
     let schedulers: Schedulers = get(gateway, "/v1/scheduler")?;
     Ok(vec![
-        News::Looked(now_s(), Ok(Box::new(view))),
+        News::Looked(now_ms(), Ok(Box::new(view))),
         News::History(range, history),
         News::Happened(happened),
         News::Schedulers(schedulers.available),
@@ -84,7 +85,7 @@ pub fn run(gateway: &Gateway, mut range: Range, orders: &Receiver<Order>, tell: 
         let looked = look(gateway);
         let many = looked.as_ref().is_ok_and(|view| view.sites.len() > FEW);
         let gone = looked.is_err();
-        if !tell(News::Looked(now_s(), looked.map(Box::new))) {
+        if !tell(News::Looked(now_ms(), looked.map(Box::new))) {
             return;
         }
         if gone {
@@ -202,5 +203,103 @@ mod tests {
         std::os::unix::fs::symlink(directory.path().join("elsewhere"), &link).unwrap();
         write_new(&link, "third").unwrap_err();
         assert!(!directory.path().join("elsewhere").exists());
+    }
+
+    /// Runs the worker against a gateway whose status comes from `status`; its news.
+    fn news_of(
+        orders: Vec<Order>,
+        count: usize,
+        ask: impl Fn(&str, Option<&Value>) -> Result<Value, String> + Send + Sync + 'static,
+    ) -> Vec<News> {
+        let (sender, taken) = std::sync::mpsc::channel();
+        for order in orders {
+            sender.send(order).unwrap();
+        }
+        let (told, news) = std::sync::mpsc::channel();
+        let left = std::sync::Mutex::new(count);
+        let tell: Tell = Arc::new(move |news| {
+            let mut left = left.lock().unwrap();
+            *left = left.saturating_sub(1);
+            told.send(news).unwrap();
+            *left > 0
+        });
+        let gateway = Gateway {
+            ask: Arc::new(ask),
+            command: Arc::new(|_| Err("no commands here".to_owned())),
+        };
+        run(&gateway, Range::Minute, &taken, &tell);
+        drop(sender);
+        drop(tell);
+        news.into_iter().collect()
+    }
+
+    fn answer(path: &str) -> Result<Value, String> {
+        let status = Status {
+            role: "site".to_owned(),
+            ..Status::default()
+        };
+        match path {
+            "/v1/status" => Ok(serde_json::to_value(status).unwrap()),
+            "/v1/happened" => Ok(serde_json::json!([])),
+            _ => Ok(serde_json::to_value(History::default()).unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_gateway_that_does_not_answer_is_asked_again() {
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let range = || Order::Range(Range::Hour);
+        let news = news_of(vec![range(), range()], 4, move |path, _| {
+            if path == "/v1/status" && asked.fetch_add(1, Ordering::SeqCst) < 2 {
+                return Err("no gateway answers".to_owned());
+            }
+            answer(path)
+        });
+        let gone =
+            |news: &News| matches!(news, News::Looked(_, Err(why)) if why == "no gateway answers");
+        assert!(news[..2].iter().all(gone), "{news:?}");
+        assert!(matches!(news[2], News::Looked(_, Ok(_))), "{news:?}");
+    }
+
+    #[test]
+    fn a_change_is_sent_once_and_what_came_of_it_is_told() {
+        let order = |path| Order::Change(path, serde_json::json!({"a": 1}), "done".to_owned());
+        let news = news_of(
+            vec![order("/good"), order("/bad")],
+            8,
+            |path, body| match (path, body) {
+                ("/good", Some(_)) => Ok(Value::Null),
+                ("/bad", Some(_)) => Err("there is no such uplink".to_owned()),
+                (_, Some(_)) => panic!("{path}"),
+                (_, None) => answer(path),
+            },
+        );
+        let said: Vec<_> = news
+            .into_iter()
+            .filter_map(|news| match news {
+                News::Said(weight, text) => Some((weight, text)),
+                _ => None,
+            })
+            .collect();
+        let bad = "that did not work: there is no such uplink".to_owned();
+        assert_eq!(
+            said,
+            [(Weight::Good, "done".to_owned()), (Weight::Bad, bad)]
+        );
+    }
+
+    #[test]
+    fn what_runs_here_without_a_tunnel_is_told() {
+        let status = Status {
+            role: "balance".to_owned(),
+            ..Status::default()
+        };
+        let status = serde_json::to_value(status).unwrap();
+        let gateway = Gateway {
+            ask: Arc::new(move |_, _| Ok(status.clone())),
+            command: Arc::new(|_| Err("no commands here".to_owned())),
+        };
+        let why = all(&gateway, Range::Day).unwrap_err();
+        assert!(why.contains("`ropewalk balance` runs here"), "{why}");
     }
 }
