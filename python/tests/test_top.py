@@ -407,6 +407,9 @@ def test_a_hub_sorts_finds_and_revokes(place: Place, tmp_path: Path) -> None:
     subprocess.run([*command, "invite", "farm"], check=True, capture_output=True)
     sites = [tunnel(f"site-{index}", [path("eth0", GOOD)]) for index in range(1_000)]
     place.says = status("hub", [*sites, tunnel("farm", [], up=False)])
+    frame = place.run("--once", "--config", str(config))
+    farm = next(line for line in frame.stdout.splitlines() if line.startswith("farm "))
+    assert farm.split()[1:8] == ["✗", "not", "connected", "0", "of", "0", "0"], "a rate of two looks"
     top = place.top("--config", str(config))
     top.until("hub: 1,000 of 1,001 sites are connected", "ordered by name", "farm")
     top.press("o")

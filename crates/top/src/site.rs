@@ -34,8 +34,11 @@ const COLUMNS: [Column; 8] = [
 const STATE: usize = 2;
 /// Longest name of an uplink that is shown whole, columns: Linux has 15.
 const NAME_MAX: usize = 15;
-/// Lines for what there is to say of the selected uplink and of the tunnel.
+/// Lines for what there is to say of the selected uplink and then of the tunnel, and in a terminal with room.
 const DETAILS: u16 = 4;
+const DETAILS_ROOM: u16 = 5;
+/// Lines below the title from which there is room.
+const ROOM: u16 = 26;
 
 /// The state of the whole in a few words.
 pub fn title(view: &View) -> String {
@@ -60,7 +63,12 @@ pub fn title(view: &View) -> String {
 /// Draws a site.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let uplinks = app.uplinks();
-    let [top, table, details, below] = stack(area, heights(area.height, uplinks.len(), DETAILS));
+    let about = if area.height >= ROOM {
+        DETAILS_ROOM
+    } else {
+        DETAILS
+    };
+    let [top, table, details, below] = stack(area, heights(area.height, uplinks.len(), about));
     graph::draw(buffer, top, app);
     if uplinks.is_empty() {
         let text = "no uplinks";
@@ -148,7 +156,7 @@ fn details(buffer: &mut Buffer, area: Rect, app: &App) {
     let Some(tunnel) = app.view.as_ref().and_then(|view| view.tunnel.as_ref()) else {
         return;
     };
-    let about_tunnel = area.height.saturating_sub(2).min(2);
+    let about_tunnel = area.height.saturating_sub(2);
     let upper = Rect {
         height: area.height - about_tunnel,
         ..area

@@ -5,6 +5,7 @@
 use std::io::{self, Stdout};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ratatui::Terminal;
@@ -88,6 +89,11 @@ pub fn once(
     for news in worker::all(gateway, range).map_err(|why| anyhow!(why))? {
         app.news(news);
     }
+    if app.has_sites() {
+        // Rates of sites are what two looks differ by.
+        std::thread::sleep(BETWEEN_LOOKS);
+        app.news(worker::look_once(gateway));
+    }
     let rows = u16::try_from(app.names().len()).unwrap_or(u16::MAX);
     let height = height.unwrap_or_else(|| rows.saturating_add(REST).min(HEIGHT_MAX));
     let mut terminal = Terminal::new(TestBackend::new(width, height))?;
@@ -95,8 +101,10 @@ pub fn once(
     Ok(text(terminal.backend().buffer()))
 }
 
+/// Time between the two looks of one frame about sites. Longer: rates are steadier, the frame comes later.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Lines of a frame with room for all, beside the rows.
-const REST: u16 = 34;
+const REST: u16 = 35;
 /// Most lines of a frame as text: as many sites as a hub can have.
 const HEIGHT_MAX: u16 = 12_000;
 

@@ -60,6 +60,11 @@ fn look(gateway: &Gateway) -> Result<View, String> {
     Ok(view::of(status, newest, now_ms() / 1_000))
 }
 
+/// One look as news.
+pub fn look_once(gateway: &Gateway) -> News {
+    News::Looked(now_ms(), look(gateway).map(Box::new))
+}
+
 /// All news of one look, for one frame.
 ///
 /// # Errors
