@@ -279,13 +279,12 @@ mod tests {
                 (_, None) => answer(path),
             },
         );
-        let said: Vec<_> = news
-            .into_iter()
-            .filter_map(|news| match news {
-                News::Said(weight, text) => Some((weight, text)),
-                _ => None,
-            })
-            .collect();
+        let mut said = Vec::new();
+        for one in news {
+            if let News::Said(weight, text) = one {
+                said.push((weight, text));
+            }
+        }
         let bad = "that did not work: there is no such uplink".to_owned();
         assert_eq!(
             said,

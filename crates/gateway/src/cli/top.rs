@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ropewalk_config::WrongUsage;
 use ropewalk_top::{Gateway, Look, Range};
 use serde_json::Value;
@@ -34,12 +35,17 @@ pub struct Top {
     /// Print one frame as text, and end
     #[arg(long)]
     once: bool,
-    /// How far the graph reaches back at first: minute, hour or day
-    #[arg(long, value_name = "RANGE", default_value = "minute")]
+    /// How far the graph reaches back at first
+    #[arg(long, value_name = "RANGE", default_value = "minute", value_parser = range_parser())]
     range: Range,
     /// Columns and lines of that frame [default: 100 columns, and lines for all rows]
     #[arg(long, value_name = "COLUMNSxLINES", requires = "once", value_parser = parse_size)]
     size: Option<(u16, u16)>,
+}
+
+/// Takes the names of ranges, and tells shells of them.
+fn range_parser() -> impl TypedValueParser<Value = Range> {
+    PossibleValuesParser::new(["minute", "hour", "day"]).try_map(|name| name.parse::<Range>())
 }
 
 /// Columns of a frame as text.
