@@ -302,6 +302,19 @@ def test_however_it_ends_the_terminal_is_as_it_was(
     assert top.ended() == code
 
 
+def test_a_terminal_that_takes_nothing_does_not_keep_it_alive(place: Place) -> None:
+    top = place.top(size=(200, 60))
+    # The first frame is larger than what the terminal holds for nobody.
+    end = time.monotonic() + PATIENCE_S
+    while termios.tcgetattr(top.slave) == top.before:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    time.sleep(1)
+    top.process.send_signal(signal.SIGTERM)
+    assert top.process.wait(10) == -signal.SIGTERM
+    assert termios.tcgetattr(top.slave) == top.before
+
+
 def test_it_stops_at_ctrl_z_and_goes_on(place: Place) -> None:
     top = place.top()
     top.until("tunnel up")
@@ -409,7 +422,9 @@ def test_a_hub_sorts_finds_and_revokes(place: Place, tmp_path: Path) -> None:
     place.says = status("hub", [*sites, tunnel("farm", [], up=False)])
     frame = place.run("--once", "--config", str(config))
     farm = next(line for line in frame.stdout.splitlines() if line.startswith("farm "))
-    assert farm.split()[1:8] == ["✗", "not", "connected", "0", "of", "0", "0"], "a rate of two looks"
+    assert farm.split()[1:8] == ["✗", "not", "connected", "0", "of", "0", "0"], (
+        "a rate of two looks"
+    )
     top = place.top("--config", str(config))
     top.until("hub: 1,000 of 1,001 sites are connected", "ordered by name", "farm")
     top.press("o")

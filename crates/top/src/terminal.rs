@@ -14,7 +14,9 @@ use ratatui::buffer::Buffer;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, enable_raw_mode};
+use ratatui::crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -186,13 +188,19 @@ fn watch_signals(inputs: SyncSender<Input>) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch signals")?;
     std::thread::spawn(move || {
         for signal in signals.forever() {
-            if inputs.send(Input::Signal(signal)).is_err() {
-                return;
-            }
+            let _ = inputs.try_send(Input::Signal(signal));
+            // A terminal that takes nothing, as after Ctrl-S, must not keep this program alive.
+            std::thread::sleep(STUCK);
+            let _ = disable_raw_mode();
+            let _ = emulate_default_handler(signal);
         }
     });
     Ok(())
 }
+
+/// How long the drawing thread may take to end after a signal. Longer: a slow terminal is left as it was, and one
+/// that takes nothing keeps the program for longer.
+const STUCK: Duration = Duration::from_secs(2);
 
 type Shown = Terminal<CrosstermBackend<Stdout>>;
 

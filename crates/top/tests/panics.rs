@@ -5,6 +5,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use ropewalk_dashboard::Ran;
 use ropewalk_top::{Gateway, Look, Range};
@@ -12,6 +13,8 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
 
+/// Longest time for a panic to end a program. It takes a moment; other tests use the machine, too.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// What the other test is to do: panic in the thread that asks, or in that of a command.
 const WHERE: &str = "ROPEWALK_TEST_PANIC";
 
@@ -104,7 +107,16 @@ fn panics_leave_the_terminal_as_it_was() {
             }
             String::from_utf8_lossy(&all).into_owned()
         });
-        let code = child.wait().unwrap().code();
+        let end = Instant::now() + PATIENCE;
+        let code = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status.code();
+            }
+            if Instant::now() > end {
+                child.kill().unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
         let after = tcgetattr(&slave).unwrap();
         drop(slave);
         let text = reader.join().unwrap();
