@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -59,6 +59,20 @@ fn inside() {
     ropewalk_top::run(gateway, look, Range::Minute).unwrap();
 }
 
+/// The exit code of a program, which ends in time or is ended.
+fn ended(child: &mut Child) -> Option<i32> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().expect("it is ours") {
+            return status.code();
+        }
+        if Instant::now() > end {
+            child.kill().expect("it is ours");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn panics_leave_the_terminal_as_it_was() {
     for (place, said) in [
@@ -107,16 +121,7 @@ fn panics_leave_the_terminal_as_it_was() {
             }
             String::from_utf8_lossy(&all).into_owned()
         });
-        let end = Instant::now() + PATIENCE;
-        let code = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break status.code();
-            }
-            if Instant::now() > end {
-                child.kill().unwrap();
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let code = ended(&mut child);
         let after = tcgetattr(&slave).unwrap();
         drop(slave);
         let text = reader.join().unwrap();
