@@ -67,6 +67,8 @@ pub enum Command {
         key: PublicKey,
         /// Why not; `None` when the site may connect with its key now.
         refused: Option<String>,
+        /// Whose the key is already, if that is why; for the log of the hub alone.
+        owner: Option<String>,
     },
     /// Packets from elsewhere may have this size, bytes. The interface takes them even where the
     /// paths do not, and the tunnel splits them.

@@ -40,6 +40,7 @@ fn answered(world: &mut World, refused: Option<&str>) -> (Outcome, Duration) {
         invitation: world.identity(0).public_key(),
         key: key(),
         refused: refused.map(str::to_owned),
+        owner: None,
     };
     let now = world.now();
     let told = world.hub_mut().session.handle_command(now, answer);

@@ -83,6 +83,7 @@ impl Scene {
                         invitation,
                         key,
                         refused,
+                        owner: None,
                     });
                 }
                 Event::Key(KeyEvent::Used(key)) => {

@@ -371,6 +371,7 @@ impl Meter {
                         invitation,
                         key,
                         refused,
+                        owner: None,
                     };
                     hub.handle_command(now, answer).ok();
                 }

@@ -45,6 +45,8 @@ pub enum Command {
         key: PublicKey,
         /// Why not, if so.
         refused: Option<String>,
+        /// Whose the key is already, for the log of the hub alone.
+        owner: Option<String>,
     },
     /// Packets from elsewhere may have this size, bytes. The interface takes them with any paths,
     /// and the tunnel splits them.

@@ -515,6 +515,7 @@ impl<R: Role + Send + 'static> Engine<R> {
                     invitation,
                     key,
                     refused,
+                    owner,
                 } => {
                     told(session.handle_command(
                         now,
@@ -522,6 +523,7 @@ impl<R: Role + Send + 'static> Engine<R> {
                             invitation,
                             key,
                             refused,
+                            owner,
                         },
                     ));
                 }

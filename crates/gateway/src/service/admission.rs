@@ -59,11 +59,16 @@ impl Admission {
     /// [`Self::reload`] does. When the hub cannot decide now, nobody is told anything: the site asks again.
     pub(super) fn enrol(&self, invitation: PublicKey, key: PublicKey) {
         match self.try_enrol(invitation, key) {
-            Ok(refused) => self.commands.send(Command::Enrolled {
-                invitation,
-                key,
-                refused,
-            }),
+            Ok(refusal) => {
+                let owner = refusal.as_ref().and_then(Refusal::owner);
+                let owner = owner.map(str::to_owned);
+                self.commands.send(Command::Enrolled {
+                    invitation,
+                    key,
+                    refused: refusal.map(|refusal| refusal.to_string()),
+                    owner,
+                });
+            }
             // At most as often as the session lets invitations ask.
             Err(error) => tracing::error!(
                 error = format!("{error:#}"),
@@ -109,7 +114,7 @@ impl Admission {
     }
 
     /// Why the site is refused, if it is.
-    fn try_enrol(&self, invitation: PublicKey, key: PublicKey) -> anyhow::Result<Option<String>> {
+    fn try_enrol(&self, invitation: PublicKey, key: PublicKey) -> anyhow::Result<Option<Refusal>> {
         let _turn = self.turn();
         let enrolled = Sites::edit(&self.config, |sites| {
             let (site, new) = sites.enrol(&self.hub, &invitation, key, Time::now())?;
@@ -131,15 +136,8 @@ impl Admission {
                 self.take_over(&sites)?;
                 Ok(None)
             }
-            Err(error) => match error.downcast_ref::<Refusal>() {
-                Some(refusal) => {
-                    if let Refusal::KeyTaken(owner) = refusal {
-                        tracing::warn!(%key, owner, "a key was asked for that somebody else has");
-                    }
-                    Ok(Some(refusal.to_string()))
-                }
-                None => Err(error),
-            },
+            // The engine writes it down, as often as whoever asks may fill the log.
+            Err(error) => error.downcast().map(Some),
         }
     }
 
@@ -355,6 +353,29 @@ mod tests {
         let sites = Sites::load(&admission.config).unwrap();
         let van = sites.all().iter().find(|site| site.name == "van").unwrap();
         assert_eq!((van.key, van.next_key), (Some(key(5)), None));
+    }
+
+    #[test]
+    fn the_log_is_not_filled_here_by_who_asks_for_the_key_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let scene = scene(directory.path());
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let lines = log.reopen().unwrap();
+        let subscriber = tracing_subscriber::fmt().with_writer(Mutex::new(lines));
+        tracing::subscriber::with_default(subscriber.finish(), || {
+            for _ in 0..50 {
+                scene.admission.enrol(key(100), key(3));
+            }
+        });
+        // The engine writes it, at its pace, and knows whose key it is.
+        let told = std::mem::take(&mut *scene.commands.lock().unwrap());
+        let told = told.iter().filter(|command| {
+            matches!(command, Command::Enrolled { refused: Some(_), owner: Some(owner), .. }
+                if owner == "site van")
+        });
+        assert_eq!(told.count(), 50);
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        assert_eq!(log.lines().count(), 0, "{log}");
     }
 
     #[test]

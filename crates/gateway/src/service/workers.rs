@@ -42,10 +42,12 @@ pub(super) fn together(mut workers: Vec<Commands>) -> Commands {
                 invitation,
                 key,
                 refused,
+                owner,
             } => send_all(&workers, || Command::Enrolled {
                 invitation,
                 key,
                 refused: refused.clone(),
+                owner: owner.clone(),
             })?,
             Command::MtuFloor(bytes) => send_all(&workers, || Command::MtuFloor(bytes))?,
             Command::Key(step) => send_all(&workers, || Command::Key(step.clone()))?,

@@ -146,6 +146,17 @@ pub enum Refusal {
     KeyTaken(String),
 }
 
+impl Refusal {
+    /// Whose the key is already, if that is why.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        match self {
+            Self::KeyTaken(owner) => Some(owner),
+            Self::Revoked | Self::Disabled(_) | Self::Used { .. } | Self::Ended(_) => None,
+        }
+    }
+}
+
 /// What an enrolment has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enrolled {

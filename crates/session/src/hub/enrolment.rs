@@ -104,33 +104,43 @@ impl Hub {
         self.events.push_back(Event::Enrol { invitation, key });
     }
 
-    /// Tells those who asked; how many.
-    pub(super) fn enrolled(
+    /// Writes down that somebody was refused. Whoever asks again and again fills no log.
+    pub(super) fn note_refusal(
         &mut self,
         now: Instant,
-        links: &mut Links,
         invitation: &PublicKey,
-        key: PublicKey,
+        key: &PublicKey,
         refused: Option<&str>,
-    ) -> usize {
+        owner: Option<String>,
+    ) {
         let invited = match self.settings.sites.find(invitation) {
             Some(site) => self.keys.asking.get_mut(&site.name),
             None => self.invited.get_mut(invitation),
         };
         if let (Some(refusal), Some(invited)) = (refused, invited) {
             if invited.lines.allows(now, REFUSAL_INTERVAL, REFUSALS) {
-                tracing::warn!(refusal, %key, "an invitation or a next key was refused");
+                tracing::warn!(refusal, %key, owner, "an invitation or a next key was refused");
             } else {
                 self.invited_lines_left_out += 1;
             }
         }
+    }
+
+    /// Tells those who asked; how many.
+    pub(super) fn enrolled(
+        &mut self,
+        links: &mut Links,
+        invitation: &PublicKey,
+        key: PublicKey,
+        refused: Option<String>,
+    ) -> usize {
         let Some(of_key) = self.links_of.get(invitation) else {
             return 0;
         };
         count_steps(of_key.len());
         let mut bytes = Vec::new();
-        let words = refused.unwrap_or_default().to_owned();
-        emit_control(&Control::Enrolled { refused: words }, &mut bytes);
+        let refused = refused.unwrap_or_default();
+        emit_control(&Control::Enrolled { refused }, &mut bytes);
         let answer = Bytes::from(bytes);
         let mut told = 0;
         for &link in of_key {

@@ -536,7 +536,11 @@ impl sealed::Role for Hub {
                 invitation,
                 key,
                 refused,
-            } => Ok(self.enrolled(now, links, &invitation, key, refused.as_deref())),
+                owner,
+            } => {
+                self.note_refusal(now, &invitation, &key, refused.as_deref(), owner);
+                Ok(self.enrolled(links, &invitation, key, refused))
+            }
             Command::Key(step) => {
                 self.on_key_step(now, links, step);
                 Ok(1)

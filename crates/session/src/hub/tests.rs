@@ -223,6 +223,7 @@ impl Scene {
             invitation: key(invitation),
             key: key(9),
             refused: Some("used".to_owned()),
+            owner: Some("site van".to_owned()),
         };
         self.hub.handle_command(self.now, command).unwrap()
     }
