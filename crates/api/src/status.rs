@@ -79,7 +79,7 @@ pub struct KeyRotation {
     pub next_key: String,
     /// Of a site: `asking` before the hub has taken the key, then `moving`, or `refused`. Of a hub: `announced`.
     pub state: String,
-    /// Why the hub has refused the key.
+    /// Why the hub has refused the key, or keys before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

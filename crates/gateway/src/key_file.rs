@@ -137,8 +137,8 @@ pub fn next_or_create(path: &Path, fits: impl Fn(&PublicKey) -> bool) -> anyhow:
     bail!("no new key fits; run the same command again")
 }
 
-/// Most keys that are made to find one that fits: one in 64 does.
-const KEYS_TRIED_MAX: usize = 10_000;
+/// Most keys that are made to find one that fits: one in 64 does, and one in 4,096 where the hub has had two keys.
+const KEYS_TRIED_MAX: usize = 60_000;
 
 /// The gateway has the next key from now on; the former one is gone. Done already is done.
 ///

@@ -13,6 +13,13 @@ pub enum KeyStep {
     Next(Identity),
     /// New connections have the key that was announced from now on (hub only).
     Switch,
+    /// No next key is made any more in place of this one, which the hub has refused (site only).
+    GiveUp {
+        /// The key.
+        key: PublicKey,
+        /// Why, and what to do, for people.
+        reason: String,
+    },
     /// What is written down of the hub's keys beside the one that the settings have (site only).
     OfHub {
         /// The key that the hub will have.

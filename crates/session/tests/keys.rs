@@ -1,7 +1,7 @@
 //! A site and a hub that change their keys while packets flow, in virtual time.
 
 use ropewalk_netem::Selector;
-use ropewalk_session::{Command, Event, KeyEvent, KeyStep};
+use ropewalk_session::{Command, Event, KeyEvent, KeyStep, OTHER_WORKER};
 use ropewalk_testkit::{Spec, World};
 use ropewalk_transport::{Identity, PublicKey};
 use ropewalk_types::Duration;
@@ -27,7 +27,8 @@ struct Scene {
     hub_next: Option<PublicKey>,
     /// Whether the site writes down what its hub says.
     writes: bool,
-    refuses: bool,
+    /// Why the hub takes no next key.
+    refuses: Option<&'static str>,
     sent: u64,
 }
 
@@ -41,7 +42,7 @@ impl Scene {
             site_next: None,
             hub_next: None,
             writes: true,
-            refuses: false,
+            refuses: None,
             sent: 0,
         }
     }
@@ -74,11 +75,11 @@ impl Scene {
             let directory = self.world.directory();
             match event {
                 Event::Enrol { invitation, key } => {
-                    if !self.refuses {
+                    if self.refuses.is_none() {
                         let now = directory.find(&invitation).expect("a site asks").key;
                         directory.set_next_keys((key != now).then_some((key, now)));
                     }
-                    let refused = self.refuses.then(|| "not today".to_owned());
+                    let refused = self.refuses.map(str::to_owned);
                     self.tell_hub(Command::Enrolled {
                         invitation,
                         key,
@@ -251,7 +252,7 @@ fn whenever_a_site_loses_power_one_of_its_keys_lets_it_in() {
 fn a_site_whose_hub_refuses_its_next_key_goes_on_with_the_old_one() {
     let mut scene = Scene::new();
     let old = scene.world.identity(0).public_key();
-    scene.refuses = true;
+    scene.refuses = Some("not today");
     scene.rotate_site(&identity(77));
     scene.steps(2 * SECOND);
     let status = scene.world.site(0).session.status();
@@ -262,10 +263,40 @@ fn a_site_whose_hub_refuses_its_next_key_goes_on_with_the_old_one() {
     assert_eq!(scene.listed(), [old]);
     assert_eq!(scene.missing(), [[0; 0], [0; 0]]);
     // A program that asks again is not refused for ever.
-    scene.refuses = false;
+    scene.refuses = None;
     scene.rotate_site(&identity(78));
     scene.steps(2 * SECOND);
     assert_eq!(scene.listed(), [identity(78).public_key()]);
+}
+
+#[test]
+fn a_site_says_why_its_next_keys_are_not_taken_while_it_tries_others_and_when_it_gives_up() {
+    let mut scene = Scene::new();
+    let rotation = |scene: &Scene| scene.world.site(0).session.status().rotation;
+    scene.refuses = Some(OTHER_WORKER);
+    for seed in [77, 78] {
+        scene.rotate_site(&identity(seed));
+        scene.steps(2 * SECOND);
+    }
+    scene.rotate_site(&identity(79));
+    let asking = rotation(&scene).expect("a change");
+    assert_eq!(asking.state, "asking");
+    let reason = asking.reason.expect("why it takes so long");
+    assert!(reason.starts_with("2 keys"), "{reason}");
+    scene.steps(2 * SECOND);
+    let (key, reason) = (identity(79).public_key(), "restart the hub".to_owned());
+    scene.tell_site(KeyStep::GiveUp { key, reason });
+    let refused = rotation(&scene).expect("a word about it");
+    assert_eq!(refused.state, "refused");
+    assert_eq!(refused.next_key, key.to_string());
+    assert_eq!(refused.reason.as_deref(), Some("restart the hub"));
+    // The next attempt begins anew.
+    scene.refuses = None;
+    scene.rotate_site(&identity(80));
+    assert_eq!(rotation(&scene).expect("a change").reason, None);
+    scene.steps(2 * SECOND);
+    assert_eq!(scene.listed(), [identity(80).public_key()]);
+    assert_eq!(rotation(&scene), None);
 }
 
 /// Lets the paths be made anew, one after the other.

@@ -254,12 +254,16 @@ impl Key {
                 "the hub does not take the new key: {}; the site keeps its present key",
                 report.reason.unwrap_or_default()
             ),
-            _ => bail!(NotRunning(format!(
-                "the hub has not taken the new key within {} s; the site goes on trying, with its \
-                 present key until then: see `ropewalk status`. A hub of an earlier version never \
-                 answers: update the hub",
-                PATIENCE.as_secs()
-            ))),
+            _ => {
+                let why = report.reason.unwrap_or_else(|| {
+                    "a hub of an earlier version never answers: update the hub".to_owned()
+                });
+                bail!(NotRunning(format!(
+                    "the hub has not taken the new key within {} s; the site goes on trying, with its \
+                     present key until then: see `ropewalk key rotate --status`. {why}",
+                    PATIENCE.as_secs()
+                )))
+            }
         }
     }
 

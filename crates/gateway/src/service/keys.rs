@@ -51,14 +51,17 @@ pub(super) fn of_site(
     })
 }
 
-/// The next key of a site. It falls to the same worker of the hub as the present one, as far as the site knows.
+/// The next key of a site. It falls to the same worker of the hub as the present one, if the hub tells sites apart by
+/// its present key or by the one before.
 ///
 /// # Errors
 /// There is a key that cannot be used, or the new one cannot be written.
 pub(crate) fn next_of_site(key_file: &Path, hub: &HubKeys) -> anyhow::Result<Identity> {
     let own = key_file::load(key_file)?.public_key();
-    let group = group_of(&hub.key, &own);
-    key_file::next_or_create(key_file, |key| group_of(&hub.key, key) == group)
+    let mut hubs = vec![hub.key];
+    hubs.extend(hub.former);
+    let same = |hub: &PublicKey, key: &PublicKey| group_of(hub, key) == group_of(hub, &own);
+    key_file::next_or_create(key_file, |key| hubs.iter().all(|hub| same(hub, key)))
 }
 
 /// For a hub.
@@ -97,9 +100,10 @@ pub(super) struct SiteKeys {
     pub(super) others: u32,
 }
 
-/// Most next keys in a row that are given up because they fall to another worker of the hub, which has tens of them
-/// at most. More: surer with many workers, longer in vain where something else is wrong.
-const OTHERS_MAX: u32 = 64;
+/// Most next keys in a row that are given up because they fall to another worker of the hub: with as many workers as
+/// there are groups one key in [`GROUPS`](ropewalk_session::GROUPS) does not. The hub takes one question a second. More:
+/// surer with many workers, longer in vain where something else is wrong.
+const OTHERS_MAX: u32 = 1_000;
 
 impl SiteKeys {
     /// What the engine needs to know at the start.
@@ -143,11 +147,16 @@ impl SiteKeys {
                     return Ok(());
                 }
                 self.others += 1;
-                if self.others > OTHERS_MAX {
+                if self.others >= OTHERS_MAX {
                     self.others = 0;
-                    bail!(
-                        "the hub took none of {OTHERS_MAX} next keys; restart the hub, and run `ropewalk key rotate` again"
+                    let reason = format!(
+                        "each of {OTHERS_MAX} next keys would have taken this site to another worker of the hub, which \
+                         tells sites apart by a key that this site does not know; restart the hub, and run `ropewalk \
+                         key rotate` again"
                     );
+                    tracing::error!(%key, reason, "this site keeps its present key");
+                    commands.send(Command::Key(KeyStep::GiveUp { key, reason }));
+                    return Ok(());
                 }
                 let next = next_of_site(&self.key_file, &self.hub)?;
                 commands.send(Command::Key(KeyStep::Next(next)));
@@ -177,5 +186,85 @@ impl SiteKeys {
             }
             KeyEvent::Used(_) => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use ropewalk_session::GROUPS;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A site with a key and a next key at a hub that has had two keys, and what its engine is told.
+    fn scene() -> (TempDir, SiteKeys, Commands, Arc<Mutex<Vec<KeyStep>>>) {
+        let directory = tempfile::tempdir().unwrap();
+        let key = |seed| Identity::from_seed([seed; 32]).unwrap().public_key();
+        let keys = SiteKeys {
+            key_file: directory.path().join("site.key"),
+            state_dir: directory.path().to_owned(),
+            hub: HubKeys {
+                pinned: key(1),
+                key: key(2),
+                next: None,
+                former: Some(key(1)),
+            },
+            others: 0,
+        };
+        key_file::load_or_create(&keys.key_file).unwrap();
+        let told = Arc::<Mutex<Vec<_>>>::default();
+        let sink = Arc::clone(&told);
+        let commands = Commands(Arc::new(move |command| {
+            if let Command::Key(step) = command {
+                sink.lock().unwrap().push(step);
+            }
+            Ok(())
+        }));
+        (directory, keys, commands, told)
+    }
+
+    #[test]
+    fn a_next_key_is_of_the_same_group_by_both_keys_that_the_hub_has_had() {
+        for _ in 0..2 {
+            let (_directory, keys, ..) = scene();
+            let own = key_file::load(&keys.key_file).unwrap().public_key();
+            let next = next_of_site(&keys.key_file, &keys.hub).unwrap();
+            let next = next.public_key();
+            for hub in [Some(keys.hub.key), keys.hub.former].into_iter().flatten() {
+                assert_eq!(group_of(&hub, &next), group_of(&hub, &own));
+            }
+        }
+    }
+
+    #[test]
+    fn a_site_finds_a_key_for_any_number_of_workers_and_else_says_why() {
+        // With as many workers as there can be, all but a millionth of the sites find one.
+        let none = (1.0 - 1.0 / f64::from(GROUPS)).powi(OTHERS_MAX as i32);
+        assert!(none < 1e-6, "{none}");
+        let (_directory, mut keys, commands, told) = scene();
+        let refuse = |keys: &mut SiteKeys, others: u32| {
+            let next = next_of_site(&keys.key_file, &keys.hub).unwrap();
+            let key = next.public_key();
+            keys.others = others;
+            let reason = OTHER_WORKER.to_owned();
+            keys.handle(KeyEvent::Refused { key, reason }, &commands);
+            (key, told.lock().unwrap().pop())
+        };
+        for others in [0, 64, OTHERS_MAX - 2] {
+            let (_, step) = refuse(&mut keys, others);
+            assert!(matches!(step, Some(KeyStep::Next(_))), "{others}: {step:?}");
+        }
+        let (refused, step) = refuse(&mut keys, OTHERS_MAX - 1);
+        let Some(KeyStep::GiveUp { key, reason }) = step else {
+            panic!("{step:?}");
+        };
+        assert_eq!(key, refused);
+        for word in ["another worker", "restart the hub", "ropewalk key rotate"] {
+            assert!(reason.contains(word), "{reason}");
+        }
+        assert_eq!(key_file::load_next(&keys.key_file).unwrap(), None);
+        assert_eq!(keys.others, 0, "a further attempt begins anew");
     }
 }

@@ -81,7 +81,7 @@ impl Hub {
                     self.settings.common.identity = next;
                 }
             }
-            KeyStep::OfHub { .. } => {}
+            KeyStep::OfHub { .. } | KeyStep::GiveUp { .. } => {}
         }
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Keys {
     change: Option<Change>,
     /// What the hub said of the last next key that it did not take.
     refused: Option<(PublicKey, String)>,
+    /// Next keys that the hub did not take because of its workers, in a row.
+    others: u32,
     pub(super) hub_next: Option<PublicKey>,
     hub_former: Option<PublicKey>,
     /// As which group the hub serves this key of the site, if the hub has said so.
@@ -83,6 +85,10 @@ impl Site {
                     self.peer.send_control(links, &Control::HubKey { key });
                 }
             }
+            KeyStep::GiveUp { key, reason } => {
+                self.keys.others = 0;
+                self.keys.refused = Some((key, reason));
+            }
             KeyStep::Switch => {}
         }
     }
@@ -114,7 +120,9 @@ impl Site {
         let key = change.next.public_key();
         if refused == OTHER_WORKER {
             tracing::info!(%key, "the next key would take this site to another worker of the hub");
+            self.keys.others += 1;
         } else {
+            self.keys.others = 0;
             tracing::error!(%key, refused, "the hub does not take the next key of this site");
             self.keys.refused = Some((key, refused.clone()));
         }
@@ -176,6 +184,7 @@ impl Site {
         let change = &mut self.keys.change;
         if let Some(change) = change.take_if(|change| change.next.public_key() == key) {
             tracing::info!(%key, "the hub has let this site in with its next key");
+            self.keys.others = 0;
             self.settings.common.identity = change.next;
             self.events.push_back(Event::Key(KeyEvent::Confirmed(key)));
         }
@@ -219,7 +228,14 @@ impl Site {
         if let Some(change) = &self.keys.change {
             let moving = change.next == *links.identity();
             let state = if moving { "moving" } else { "asking" };
-            return Some(of(change.next.public_key(), state, None));
+            let others = self.keys.others;
+            let reason = (others > 0).then(|| {
+                format!(
+                    "{others} keys so far would have taken this site to another worker of the hub; the site tries \
+                     others, about one a second"
+                )
+            });
+            return Some(of(change.next.public_key(), state, reason));
         }
         let (key, reason) = self.keys.refused.as_ref()?;
         Some(of(*key, "refused", Some(reason.clone())))
