@@ -11,7 +11,7 @@ use ropewalk_driver::{Event, Owner, SocketOptions, Sockets};
 use ropewalk_host::kill_switch::TUNNEL_MARK;
 use ropewalk_io::netlink;
 use ropewalk_session::{Environment, JoinSettings, Joining, Outcome, Session, Slice};
-use ropewalk_transport::PublicKey;
+use ropewalk_transport::Identity;
 use ropewalk_types::Instant;
 use rustix::event::{Timespec, epoll};
 
@@ -37,11 +37,11 @@ const SESSION: Owner = Owner(0);
 ///
 /// # Errors
 /// The hub refuses, in its words, or does not answer in time.
-pub fn enrol(token: &Token, secret: &Secret, key: PublicKey) -> anyhow::Result<()> {
+pub fn enrol(token: &Token, secret: &Secret, identity: Identity) -> anyhow::Result<()> {
     let settings = JoinSettings {
         invitation: secret.identity(&token.hub_key)?,
         hub_key: token.hub_key,
-        key,
+        identity,
         hub_addresses: addresses(token)?,
         tcp_port: token.tcp_port,
         devices: devices(),

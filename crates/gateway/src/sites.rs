@@ -977,18 +977,20 @@ mod tests {
         assert!(sites.entries(true).is_empty(), "nobody has joined");
         let early = at("2026-01-31T11:00:00Z");
         let late = at("2026-01-31T13:00:00Z");
-        let first = sites.enrol(&key(0), &key(100), key(1), early);
+        let first = sites.enrol(&key(0), &key(100), key(1), false, early);
         let (site, new) = first.map(|(site, new)| (site.clone(), new)).unwrap();
         assert_eq!(new, Enrolled::Joined);
         assert!(site.key == Some(key(1)) && site.rate_mbit == Some(20));
         assert_eq!(sites.entries(true)[0].key, key(1));
-        let again = sites.enrol(&key(0), &key(100), key(1), late);
+        let again = sites.enrol(&key(0), &key(100), key(1), false, late);
         assert_eq!(
             again.unwrap().1,
             Enrolled::Again,
             "the answer was lost, the key is the same"
         );
-        let second = sites.enrol(&key(0), &key(100), key(2), early).unwrap_err();
+        let second = sites
+            .enrol(&key(0), &key(100), key(2), false, early)
+            .unwrap_err();
         let words = second.to_string();
         let by = fingerprint(&key(1));
         let expected = format!("used on 2026-01-31 11:00:00 UTC by key {by}");
@@ -1005,7 +1007,7 @@ mod tests {
         let (early, noon) = (at("2026-01-31T11:59:59Z"), at("2026-01-31T12:00:00Z"));
         let mut refused = |invitation, key, now| {
             let refusal = sites
-                .enrol(&self::key(0), &invitation, key, now)
+                .enrol(&self::key(0), &invitation, key, false, now)
                 .map(|_| ());
             refusal.unwrap_err().to_string()
         };
@@ -1021,8 +1023,44 @@ mod tests {
             assert_eq!(words, Refusal::KeyTaken(String::new()).to_string());
         }
         sites.sites[0].enabled = false;
-        let disabled = sites.enrol(&key(0), &key(100), key(1), early).unwrap_err();
+        let disabled = sites
+            .enrol(&key(0), &key(100), key(1), false, early)
+            .unwrap_err();
         assert_eq!(disabled, Refusal::Disabled("boat".to_owned()));
+    }
+
+    #[test]
+    fn who_holds_a_key_gets_it_though_a_site_has_asked_for_it_and_no_other_key_of_a_site() {
+        let directory = tempfile::tempdir().unwrap();
+        let (hub, mut sites) = invited(directory.path());
+        for (name, number) in [("van", 3), ("car", 4)] {
+            sites
+                .add(&hub, name, key(number), Terms::default())
+                .unwrap();
+        }
+        let now = at("2026-01-31T11:00:00Z");
+        let mut enrol = |by, number, proved| {
+            let enrolled = sites.enrol(&key(0), &key(by), key(number), proved, now);
+            enrolled
+                .map(|(_, new)| new)
+                .map_err(|refusal| refusal.owner().map(str::to_owned))
+        };
+        // The van, of the version before, asks for keys of others.
+        assert_eq!(enrol(3, 1, false), Ok(Enrolled::Next));
+        let of_van = Err(Some("site van".to_owned()));
+        assert_eq!(
+            enrol(100, 1, false),
+            of_van,
+            "without a proof the first one has it"
+        );
+        assert_eq!(enrol(100, 1, true), Ok(Enrolled::Joined));
+        assert_eq!(enrol(3, 5, false), Ok(Enrolled::Next));
+        assert_eq!(enrol(4, 5, true), Ok(Enrolled::Next));
+        // A key with which a site connects stays with the site.
+        assert_eq!(enrol(4, 3, true), of_van);
+        assert_eq!(sites.next_keys().collect::<Vec<_>>(), [(key(5), key(4))]);
+        let van = sites.all().iter().find(|site| site.name == "van").unwrap();
+        assert_eq!((van.key, van.next_key), (Some(key(3)), None));
     }
 
     #[test]
@@ -1040,7 +1078,7 @@ mod tests {
         write(&sites);
         assert_eq!(Sites::load(&hub).unwrap(), sites);
         let now = at("2026-01-31T11:00:00Z");
-        sites.enrol(&key(0), &key(100), key(1), now).unwrap();
+        sites.enrol(&key(0), &key(100), key(1), false, now).unwrap();
         write(&sites);
         assert_eq!(Sites::load(&hub).unwrap(), sites);
         assert_eq!(sites.invitations().collect::<Vec<_>>(), [key(100)]);
@@ -1113,15 +1151,17 @@ mod tests {
         let again = |number| Credential::Invitation(Invitation::new(key(number), ends));
         let error = sites.add(&hub, "boat", again(101), Terms::default());
         assert!(error.unwrap_err().to_string().contains("invited already"));
-        sites.enrol(&key(0), &key(100), key(1), now).unwrap();
+        sites.enrol(&key(0), &key(100), key(1), false, now).unwrap();
         sites.add(&hub, "boat", again(101), REPLACE).unwrap();
         assert!(sites.entries(true).is_empty());
-        let former = sites.enrol(&key(0), &key(100), key(1), now).unwrap_err();
+        let former = sites
+            .enrol(&key(0), &key(100), key(1), false, now)
+            .unwrap_err();
         assert_eq!(former, Refusal::Revoked);
         let state = |sites: &Sites, now| sites.all()[0].invitation.as_ref().unwrap().state(now);
         assert_eq!(state(&sites, now), "open until 2026-02-01 00:00:00 UTC");
         assert_eq!(state(&sites, ends), "ended 2026-02-01 00:00:00 UTC");
-        sites.enrol(&key(0), &key(101), key(2), now).unwrap();
+        sites.enrol(&key(0), &key(101), key(2), false, now).unwrap();
         assert!(state(&sites, ends).starts_with("used 2026-01-31 11:00:00 UTC by "));
     }
 }

@@ -120,8 +120,8 @@ pub struct JoinSettings {
     pub invitation: Identity,
     /// The hub's public key: the only one accepted.
     pub hub_key: PublicKey,
-    /// Public key that the site has made.
-    pub key: PublicKey,
+    /// Key that the site has made.
+    pub identity: Identity,
     /// Where the hub's UDP port is reached; never empty.
     pub hub_addresses: Vec<SocketAddr>,
     /// TCP port at the same addresses for TLS, where UDP is blocked.

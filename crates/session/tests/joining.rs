@@ -2,7 +2,7 @@
 
 use ropewalk_session::{Command, Event, Outcome};
 use ropewalk_testkit::{Spec, World};
-use ropewalk_transport::PublicKey;
+use ropewalk_transport::{Identity, PublicKey};
 use ropewalk_types::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -10,8 +10,12 @@ const SECOND: Duration = Duration::from_secs(1);
 const ROUND_TRIP: Duration = Duration::from_millis(20);
 
 /// The key that the machine has made.
+fn identity() -> Identity {
+    Identity::from_seed([7; 32]).expect("every seed is a key")
+}
+
 fn key() -> PublicKey {
-    PublicKey::from_bytes([7; 32])
+    identity().public_key()
 }
 
 /// A world in which the only site is no site yet, and begins to join.
@@ -22,14 +26,14 @@ fn invited(udp_blocked: bool) -> World {
     }
     world.kill_site(0);
     world.only_invite(0);
-    world.start_joining(0, key());
+    world.start_joining(0, identity());
     world
 }
 
 fn asked(world: &World) -> bool {
     let events = &world.hub().events;
     events.iter().any(|(_, event)| {
-        matches!(event, Event::Enrol { invitation, key: asked }
+        matches!(event, Event::Enrol { invitation, key: asked, proved: true }
             if *invitation == world.identity(0).public_key() && *asked == key())
     })
 }

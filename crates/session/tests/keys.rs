@@ -29,6 +29,8 @@ struct Scene {
     writes: bool,
     /// Why the hub takes no next key.
     refuses: Option<&'static str>,
+    /// Whether the site proved its next key, for each question.
+    proved: Vec<bool>,
     sent: u64,
 }
 
@@ -43,6 +45,7 @@ impl Scene {
             hub_next: None,
             writes: true,
             refuses: None,
+            proved: Vec::new(),
             sent: 0,
         }
     }
@@ -74,7 +77,12 @@ impl Scene {
         for event in events {
             let directory = self.world.directory();
             match event {
-                Event::Enrol { invitation, key } => {
+                Event::Enrol {
+                    invitation,
+                    key,
+                    proved,
+                } => {
+                    self.proved.push(proved);
                     if self.refuses.is_none() {
                         let now = directory.find(&invitation).expect("a site asks").key;
                         directory.set_next_keys((key != now).then_some((key, now)));
@@ -188,6 +196,7 @@ fn a_site_changes_its_key_and_no_packet_is_lost() {
     scene.steps(2 * SECOND);
     assert_eq!(scene.listed(), [new.public_key()]);
     assert_eq!(scene.site_next, None, "the site has written it down");
+    assert!(!scene.proved.is_empty() && scene.proved.iter().all(|proved| *proved));
     let status = scene.world.site(0).session.status();
     assert_eq!(status.public_key, new.public_key().to_string());
     assert_eq!(status.rotation, None);

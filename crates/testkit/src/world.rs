@@ -20,7 +20,7 @@ use ropewalk_session::{
     Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, JoinSettings, Joining,
     Peer, Session, Site, SiteDirectory, SiteEntry, SiteSettings, Slice, Uplink,
 };
-use ropewalk_transport::{CongestionControl, Identity, PublicKey};
+use ropewalk_transport::{CongestionControl, Identity};
 use ropewalk_types::{Duration, Ecn, Instant, Random};
 use ropewalk_wire::Versions;
 
@@ -435,14 +435,14 @@ impl World {
     ///
     /// # Panics
     /// Never: the key is valid.
-    pub fn start_joining(&mut self, site: usize, key: PublicKey) {
+    pub fn start_joining(&mut self, site: usize, identity: Identity) {
         let environment = self.environment(1);
         let place = &mut self.places[site];
         let devices = place.ways.iter().map(|way| Some(way.uplink.name.clone()));
         let settings = JoinSettings {
             invitation: place.identity.clone(),
             hub_key: self.hub_identity.public_key(),
-            key,
+            identity,
             hub_addresses: vec![HUB_UDP],
             tcp_port: HUB_TCP.port(),
             devices: devices.collect(),

@@ -7,7 +7,7 @@ use core::{fmt, str::FromStr};
 use std::sync::Arc;
 
 use aws_lc_rs::hkdf;
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use zeroize::Zeroizing;
@@ -21,14 +21,29 @@ pub type KeyCheck = Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>;
 const KEY_BYTES: usize = 32;
 /// Tells derived keys from other uses of a seed.
 const DERIVED: &[u8] = b"ropewalk derived key";
+/// Bytes of a [`Proof`].
+pub const PROOF_BYTES: usize = 64;
+/// Tells proofs from other signatures of a key: those of TLS begin with spaces (RFC 8446 §4.4.3).
+const PROVED: &[u8] = b"ropewalk proof of a site's key";
 /// Characters of a key in base64.
 const KEY_CHARS: usize = 44;
+
+/// What the holder of a key says to be known by it in place of another key, or of an invitation: an Ed25519 signature
+/// over the other key. Whoever reads the proof can use it only with that other key.
+pub type Proof = [u8; PROOF_BYTES];
 
 /// An Ed25519 public key: the name of a gateway.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey([u8; KEY_BYTES]);
 
 impl PublicKey {
+    /// Whether the holder of this key has said so to be known by it in place of the key `asker`.
+    #[must_use]
+    pub fn has_proved(&self, asker: &Self, proof: &Proof) -> bool {
+        let key = UnparsedPublicKey::new(&ED25519, &self.0);
+        key.verify(&proved(asker), proof).is_ok()
+    }
+
     /// The key with these bytes (RFC 8032 §5.1.5).
     #[must_use]
     pub const fn from_bytes(bytes: [u8; KEY_BYTES]) -> Self {
@@ -151,6 +166,23 @@ impl Identity {
     pub const fn public_key(&self) -> PublicKey {
         self.public
     }
+
+    /// Proves to whoever knows the holder of the key `asker` that the same machine holds this key.
+    #[must_use]
+    pub fn prove(&self, asker: &PublicKey) -> Proof {
+        let pair = Ed25519KeyPair::from_seed_unchecked(self.seed.as_slice());
+        let signed = pair
+            .expect("the seed was taken as a key before")
+            .sign(&proved(asker));
+        let mut proof = [0; PROOF_BYTES];
+        proof.copy_from_slice(signed.as_ref());
+        proof
+    }
+}
+
+/// What a proof for the holder of `asker` signs.
+fn proved(asker: &PublicKey) -> Vec<u8> {
+    [PROVED, asker.as_bytes()].concat()
 }
 
 impl PartialEq for Identity {
@@ -220,6 +252,19 @@ mod tests {
         assert_eq!(key(7), key(7));
         assert_ne!(key(7), key(8));
         assert_ne!(key(0), identity.public_key());
+    }
+
+    #[test]
+    fn a_proof_is_good_for_one_key_and_one_asker() {
+        let [asker, other, next] = [1, 2, 3].map(|n| Identity::from_seed([n; 32]).unwrap());
+        let proof = next.prove(&asker.public_key());
+        let key = next.public_key();
+        assert!(key.has_proved(&asker.public_key(), &proof));
+        assert!(!key.has_proved(&other.public_key(), &proof));
+        assert!(!other.public_key().has_proved(&asker.public_key(), &proof));
+        let mut broken = proof;
+        broken[7] ^= 1;
+        assert!(!key.has_proved(&asker.public_key(), &broken));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub mod tls;
 
 pub use congestion::{CongestionControl, FLOW_PARTS};
 pub use error::{CloseReason, ParseKeyError, SendError, TransportError};
-pub use keys::{Identity, KeyCheck, PublicKey};
+pub use keys::{Identity, KeyCheck, PROOF_BYTES, Proof, PublicKey};
 pub use quic::{
     ConnectOptions, ConnectionCounters, ConnectionId, Endpoint, EndpointConfig, EndpointStats,
     Event, GROUPS, Slice, SocketId, Source, Transmit, group_of, may_take,

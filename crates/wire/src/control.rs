@@ -102,6 +102,8 @@ pub enum Control {
     Enrol {
         /// Ed25519 public key of the site.
         key: [u8; 32],
+        /// That the site holds this key, for the key of the connection. Older sites send none.
+        proof: Option<[u8; 64]>,
     },
     /// Hub to site, the answer to every [`Control::Enrol`].
     Enrolled {
@@ -148,9 +150,10 @@ impl Control {
                 out.push(RELEASE);
                 emit_text(name, RELEASE_MAX, out);
             }
-            Self::Enrol { key } => {
+            Self::Enrol { key, proof } => {
                 out.push(ENROL);
                 out.extend_from_slice(key);
+                out.extend_from_slice(proof.as_ref().map_or(&[], |proof| proof));
             }
             Self::Enrolled { refused } => {
                 out.push(ENROLLED);
@@ -178,7 +181,10 @@ impl Control {
             RELEASE => Self::Release {
                 name: parse_text(&mut r, RELEASE_MAX)?,
             },
-            ENROL => Self::Enrol { key: r.array()? },
+            ENROL => Self::Enrol {
+                key: r.array()?,
+                proof: r.array().ok(),
+            },
             ENROLLED => Self::Enrolled {
                 refused: parse_text(&mut r, REASON_MAX)?,
             },

@@ -241,7 +241,14 @@ fn messages_between_gateways_round_trip() {
         Control::Release {
             name: "0.1.0".into(),
         },
-        Control::Enrol { key: [7; 32] },
+        Control::Enrol {
+            key: [7; 32],
+            proof: None,
+        },
+        Control::Enrol {
+            key: [7; 32],
+            proof: Some([8; 64]),
+        },
         Control::HubKey { key: [7; 32] },
         Control::Enrolled {
             refused: String::new(),
@@ -347,7 +354,14 @@ fn what_is_not_known_of_a_message_is_ignored() {
         Control::Release {
             name: "9.0.0".into(),
         },
-        Control::Enrol { key: [7; 32] },
+        Control::Enrol {
+            key: [7; 32],
+            proof: None,
+        },
+        Control::Enrol {
+            key: [7; 32],
+            proof: Some([8; 64]),
+        },
         Control::Enrolled {
             refused: "used already".into(),
         },

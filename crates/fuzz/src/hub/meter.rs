@@ -365,7 +365,10 @@ impl Meter {
             while hub.poll_inner().is_some() {}
             hub.pump(now, out);
             while let Some(event) = hub.poll_event() {
-                if let Event::Enrol { invitation, key } = event {
+                if let Event::Enrol {
+                    invitation, key, ..
+                } = event
+                {
                     let refused = Some("used".to_owned());
                     let answer = Command::Enrolled {
                         invitation,

@@ -233,7 +233,7 @@ impl<'a> Entry<'a> {
     pub(super) fn finish(self, token: &Token, config: &str) -> anyhow::Result<()> {
         if let Some((secret, pending)) = &self.invited {
             let identity = pending_key(pending)?;
-            enrolment::enrol(token, secret, identity.public_key())?;
+            enrolment::enrol(token, secret, identity.clone())?;
         }
         let same = |text: String| text == config;
         if self.config.exists() && !std::fs::read_to_string(self.config).is_ok_and(same) {

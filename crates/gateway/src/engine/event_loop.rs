@@ -376,7 +376,15 @@ impl<R: Role + Send + 'static> Engine<R> {
                 },
                 Event::TunnelUp { peer } => EngineEvent::TunnelUp { peer },
                 Event::TunnelDown { peer } => EngineEvent::TunnelDown { peer },
-                Event::Enrol { invitation, key } => EngineEvent::Enrol { invitation, key },
+                Event::Enrol {
+                    invitation,
+                    key,
+                    proved,
+                } => EngineEvent::Enrol {
+                    invitation,
+                    key,
+                    proved,
+                },
                 Event::Key(event) => EngineEvent::Key(event),
                 Event::MtuChanged(mtu) => {
                     let set = |mtu| self.tun.set_mtu(mtu).map(|()| mtu);

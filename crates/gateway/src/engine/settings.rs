@@ -49,6 +49,8 @@ pub enum EngineEvent {
         invitation: PublicKey,
         /// Key that the site made.
         key: PublicKey,
+        /// Whether the holder has proved to have that key, too. Earlier versions do not.
+        proved: bool,
     },
     /// Keys change.
     Key(KeyEvent),

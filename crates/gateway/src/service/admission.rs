@@ -56,9 +56,10 @@ impl Admission {
     }
 
     /// Gives the holder of an invitation the key that it says, or tells it why not. May wait as
-    /// [`Self::reload`] does. When the hub cannot decide now, nobody is told anything: the site asks again.
-    pub(super) fn enrol(&self, invitation: PublicKey, key: PublicKey) {
-        match self.try_enrol(invitation, key) {
+    /// [`Self::reload`] does. When the hub cannot decide now, nobody is told anything: the site asks again. Sites of
+    /// earlier versions have not `proved` that they hold the key.
+    pub(super) fn enrol(&self, invitation: PublicKey, key: PublicKey, proved: bool) {
+        match self.try_enrol(invitation, key, proved) {
             Ok(refusal) => {
                 let owner = refusal.as_ref().and_then(Refusal::owner);
                 let owner = owner.map(str::to_owned);
@@ -114,10 +115,15 @@ impl Admission {
     }
 
     /// Why the site is refused, if it is.
-    fn try_enrol(&self, invitation: PublicKey, key: PublicKey) -> anyhow::Result<Option<Refusal>> {
+    fn try_enrol(
+        &self,
+        invitation: PublicKey,
+        key: PublicKey,
+        proved: bool,
+    ) -> anyhow::Result<Option<Refusal>> {
         let _turn = self.turn();
         let enrolled = Sites::edit(&self.config, |sites| {
-            let (site, new) = sites.enrol(&self.hub, &invitation, key, Time::now())?;
+            let (site, new) = sites.enrol(&self.hub, &invitation, key, proved, Time::now())?;
             let name = site.name.clone();
             Ok((name, new, sites.clone()))
         });
@@ -125,9 +131,11 @@ impl Admission {
             Ok((site, new, sites)) => {
                 match new {
                     Enrolled::Joined => {
-                        tracing::info!(site, %key, "site has joined by its invitation");
+                        tracing::info!(site, %key, proved, "site has joined by its invitation");
                     }
-                    Enrolled::Next => tracing::info!(site, %key, "site will have another key"),
+                    Enrolled::Next => {
+                        tracing::info!(site, %key, proved, "site will have another key")
+                    }
                     // An answer was lost.
                     Enrolled::Again if self.knows(&key) => return Ok(None),
                     Enrolled::Again => {}
@@ -289,7 +297,7 @@ mod tests {
         let scene = scene(directory.path());
         let admission = &scene.admission;
         scene.rules.store(false, Ordering::Relaxed);
-        admission.enrol(key(100), key(1));
+        admission.enrol(key(100), key(1), true);
         assert_eq!(answers(&scene), []);
         assert!(admission.directory.find(&key(1)).is_none());
         scene.rules.store(true, Ordering::Relaxed);
@@ -297,13 +305,13 @@ mod tests {
         let file = &admission.config.sites_file;
         let text = std::fs::read_to_string(file).unwrap();
         std::fs::write(file, "[[site]]\nnmae = 1\n").unwrap();
-        admission.enrol(key(100), key(1));
+        admission.enrol(key(100), key(1), true);
         assert_eq!(answers(&scene), []);
         std::fs::write(file, text).unwrap();
-        admission.enrol(key(100), key(1));
+        admission.enrol(key(100), key(1), true);
         assert_eq!(answers(&scene), [None], "the same key asks again");
         assert!(admission.directory.find(&key(1)).is_some());
-        admission.enrol(key(100), key(2));
+        admission.enrol(key(100), key(2), true);
         let refused = answers(&scene).remove(0).unwrap();
         assert!(refused.contains("was used on"), "{refused}");
     }
@@ -317,15 +325,15 @@ mod tests {
             let found = admission.directory.find(&key(number));
             found.map(|site| (site.name.clone(), site.key))
         };
-        admission.enrol(key(3), key(5));
+        admission.enrol(key(3), key(5), true);
         assert_eq!(answers(&scene), [None]);
         for number in [3, 5] {
             assert_eq!(known(number), Some(("van".to_owned(), key(3))));
         }
         // Keys of others are refused, and the answer that was lost comes again.
-        admission.enrol(key(5), key(5));
-        admission.enrol(key(3), key(100));
-        admission.enrol(key(3), key(0));
+        admission.enrol(key(5), key(5), true);
+        admission.enrol(key(3), key(100), true);
+        admission.enrol(key(3), key(0), true);
         let words = answers(&scene);
         assert_eq!(words[0], None);
         // The words do not say whose key it is.
@@ -337,7 +345,7 @@ mod tests {
         );
         assert_eq!(words[1], words[2]);
         // A question that was answered before costs no reload.
-        admission.enrol(key(3), key(5));
+        admission.enrol(key(3), key(5), true);
         let told = std::mem::take(&mut *scene.commands.lock().unwrap());
         assert!(
             matches!(told[..], [Command::Enrolled { refused: None, .. }]),
@@ -364,7 +372,7 @@ mod tests {
         let subscriber = tracing_subscriber::fmt().with_writer(Mutex::new(lines));
         tracing::subscriber::with_default(subscriber.finish(), || {
             for _ in 0..50 {
-                scene.admission.enrol(key(100), key(3));
+                scene.admission.enrol(key(100), key(3), true);
             }
         });
         // The engine writes it, at its pace, and knows whose key it is.
@@ -393,7 +401,7 @@ mod tests {
         });
         let admission = &scene.admission;
         std::thread::scope(|scope| {
-            scope.spawn(|| admission.enrol(key(100), key(1)));
+            scope.spawn(|| admission.enrol(key(100), key(1), true));
             while !first.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }

@@ -191,10 +191,10 @@ impl Hub {
                     Some(EngineEvent::MtuChanged(mtu)) => {
                         tracing::debug!(mtu, "inner MTU changed");
                     }
-                    Some(EngineEvent::Enrol { invitation, key }) => {
+                    Some(EngineEvent::Enrol { invitation, key, proved }) => {
                         let admission = Arc::clone(&self.admission);
                         // Files may be slow, and the sites wait for one another's lock.
-                        tokio::task::spawn_blocking(move || admission.enrol(invitation, key));
+                        tokio::task::spawn_blocking(move || admission.enrol(invitation, key, proved));
                     }
                     Some(EngineEvent::Key(KeyEvent::Used(key))) => {
                         let admission = Arc::clone(&self.admission);

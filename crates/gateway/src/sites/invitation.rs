@@ -184,7 +184,8 @@ impl Sites {
     }
 
     /// Gives the invited site this key, or notes that a site that has a key will have this one. The entry of the
-    /// site, and what is new.
+    /// site, and what is new. Whoever has `proved` to hold the key gets it, though another site has asked for it as its
+    /// next one: that site has not connected with it, and may have read it somewhere.
     ///
     /// # Errors
     /// Why not.
@@ -193,6 +194,7 @@ impl Sites {
         hub: &PublicKey,
         by: &PublicKey,
         key: PublicKey,
+        proved: bool,
         now: Time,
     ) -> Result<(&Site, Enrolled), Refusal> {
         let has_key = |site: &Site| [site.key, site.next_key].contains(&Some(*by));
@@ -203,7 +205,7 @@ impl Sites {
         let others = self.sites.iter().filter(|site| !of_invitation(site));
         let owner = others
             .into_iter()
-            .find(|site| [site.key, site.next_key].contains(&Some(key)));
+            .find(|site| site.key == Some(key) || (site.next_key == Some(key) && !proved));
         let owner = owner.map(|site| format!("site {}", site.name));
         let owner = owner.or_else(|| (key == *hub).then(|| "the hub".to_owned()));
         // Whoever has a token has the key of its invitation.
@@ -220,7 +222,8 @@ impl Sites {
             if let Some(owner) = owner {
                 return Err(Refusal::KeyTaken(owner));
             }
-            site.next_key = Some(key);
+            self.take_next_key(key);
+            self.sites[index].next_key = Some(key);
             return Ok((&self.sites[index], Enrolled::Next));
         }
         let Some(own) = &mut site.invitation else {
@@ -240,7 +243,15 @@ impl Sites {
         }
         own.joined = Some(Joined { at: now, key });
         site.key = Some(key);
+        self.take_next_key(key);
         Ok((&self.sites[index], Enrolled::Joined))
+    }
+
+    /// Nobody is to have this key next.
+    fn take_next_key(&mut self, key: PublicKey) {
+        for site in &mut self.sites {
+            site.next_key = site.next_key.filter(|next| *next != key);
+        }
     }
 
     /// The keys of all invitations: open, used and ended.

@@ -6,12 +6,15 @@
 //!
 //! A site that wants another key asks in the same way, on a connection with its present key.
 //!
+//! The question holds a proof of the key that is asked for, for the key of the connection. Sites of earlier versions
+//! send none. A wrong proof is no question.
+//!
 //! Invariants: the key of an invitation opens nothing but an enrolment, as no site has that key.
 //! One connection has one question under way. One holder of an invitation, or one site, takes no
 //! more than a small part of the control side's time, whatever the number of its connections and keys.
 
 use bytes::Bytes;
-use ropewalk_transport::PublicKey;
+use ropewalk_transport::{Proof, PublicKey};
 use ropewalk_types::{Instant, count_steps};
 use ropewalk_wire::{Control, emit_control};
 
@@ -59,6 +62,7 @@ impl Hub {
         links: &mut Links,
         link: LinkId,
         key: PublicKey,
+        proof: Option<Proof>,
     ) {
         let Some(pending) = self.pending.get_mut(&link) else {
             return;
@@ -84,6 +88,16 @@ impl Hub {
         {
             return;
         }
+        // Older sites send none.
+        let proved = proof.map(|proof| key.has_proved(&invitation, &proof));
+        if proved == Some(false) {
+            if own.lines.allows(now, REFUSAL_INTERVAL, REFUSALS) {
+                tracing::warn!(%key, "somebody asks for a key with a proof that is wrong: the question is ignored");
+            } else {
+                self.invited_lines_left_out += 1;
+            }
+            return;
+        }
         let refused = if site.is_none() {
             None
         } else if self.others.worker_of(&key) != self.others.slice().index() {
@@ -101,7 +115,11 @@ impl Hub {
             return;
         }
         pending.enrolling = Some((key, now));
-        self.events.push_back(Event::Enrol { invitation, key });
+        self.events.push_back(Event::Enrol {
+            invitation,
+            key,
+            proved: proved.is_some(),
+        });
     }
 
     /// Writes down that somebody was refused. Whoever asks again and again fills no log.

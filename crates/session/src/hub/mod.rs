@@ -477,8 +477,8 @@ impl Hub {
                     self.on_hello(now, links, link, &hello);
                     return;
                 }
-                Ok(Datagram::Control(Control::Enrol { key })) => {
-                    self.on_enrol(now, links, link, PublicKey::from_bytes(key));
+                Ok(Datagram::Control(Control::Enrol { key, proof })) => {
+                    self.on_enrol(now, links, link, PublicKey::from_bytes(key), proof);
                     return;
                 }
                 _ => {}

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use ropewalk_transport::tls::TcpInfo;
 use ropewalk_transport::{
-    CongestionControl, ConnectionId, Endpoint, EndpointConfig, Identity, KeyCheck, PublicKey,
-    Slice, SocketId, Transmit,
+    CongestionControl, ConnectionId, Endpoint, EndpointConfig, Identity, KeyCheck, Proof,
+    PublicKey, Slice, SocketId, Transmit,
 };
 use ropewalk_types::{Duration, Ecn, Instant};
 use ropewalk_wire::{Control, Datagram, emit_control};
@@ -122,6 +122,8 @@ struct Scene {
     now: Instant,
     base: std::time::Instant,
     hub: Session<Hub>,
+    /// Whether who asked had proved the key, for each question of the hub.
+    proved: Vec<bool>,
 }
 
 struct Holder {
@@ -144,7 +146,12 @@ impl Scene {
         directory.set_invitations(keys.iter().map(|number| key(*number)));
         let hub = Session::hub(settings(directory), &environment(base)).unwrap();
         let now = Instant::from_millis(1_000);
-        Self { now, base, hub }
+        Self {
+            now,
+            base,
+            hub,
+            proved: Vec::new(),
+        }
     }
 
     fn holder(&mut self, number: u8, connections: usize) -> Holder {
@@ -198,7 +205,11 @@ impl Scene {
         while holder.endpoint.poll_event().is_some() {}
         let events = std::iter::from_fn(|| self.hub.poll_event());
         let asked = |event| {
-            if let Event::Enrol { invitation, .. } = event {
+            if let Event::Enrol {
+                invitation, proved, ..
+            } = event
+            {
+                self.proved.push(proved);
                 Some(invitation)
             } else {
                 None
@@ -209,9 +220,13 @@ impl Scene {
 
     /// A holder asks over all connections.
     fn ask(&mut self, holder: &mut Holder) -> Vec<PublicKey> {
+        self.ask_with(holder, None)
+    }
+
+    fn ask_with(&mut self, holder: &mut Holder, proof: Option<Proof>) -> Vec<PublicKey> {
         let mut bytes = Vec::new();
         let key = *key(9).as_bytes();
-        emit_control(&Control::Enrol { key }, &mut bytes);
+        emit_control(&Control::Enrol { key, proof }, &mut bytes);
         for &id in &holder.connections {
             holder.endpoint.send(id, Bytes::from(bytes.clone())).ok();
         }
@@ -253,6 +268,21 @@ fn the_holder_of_one_invitation_leaves_the_control_side_to_others() {
         100 - u64::from(REFUSALS),
         "a refusal fills the log"
     );
+}
+
+#[test]
+fn a_wrong_proof_is_no_question_and_older_sites_need_none() {
+    let mut scene = Scene::new(&[2]);
+    let mut holder = scene.holder(2, 1);
+    // With the private half of another key, and for another connection.
+    for wrong in [identity(8).prove(&key(2)), identity(9).prove(&key(3))] {
+        assert_eq!(scene.ask_with(&mut holder, Some(wrong)), []);
+    }
+    let right = identity(9).prove(&key(2));
+    assert_eq!(scene.ask_with(&mut holder, Some(right)), [key(2)]);
+    scene.refuse(2);
+    assert_eq!(scene.ask(&mut holder), [key(2)]);
+    assert_eq!(scene.proved, [true, false]);
 }
 
 #[test]

@@ -268,8 +268,10 @@ impl Joining {
         };
         self.asking = Some((link, now + ASK_INTERVAL));
         let mut bytes = Vec::new();
-        let key = *self.settings.key.as_bytes();
-        emit_control(&Control::Enrol { key }, &mut bytes);
+        let own = &self.settings.identity;
+        let key = *own.public_key().as_bytes();
+        let proof = Some(own.prove(&self.settings.invitation.public_key()));
+        emit_control(&Control::Enrol { key, proof }, &mut bytes);
         links.queue(link, Bytes::from(bytes));
     }
 

@@ -101,7 +101,10 @@ impl Site {
         {
             change.due = now + KEY_INTERVAL;
             let key = *change.next.public_key().as_bytes();
-            self.peer.send_control(links, &Control::Enrol { key });
+            // A connection with an earlier key has another proof. The question is put again on newer ones.
+            let proof = Some(change.next.prove(&change.old.public_key()));
+            let question = Control::Enrol { key, proof };
+            self.peer.send_control(links, &question);
         }
     }
 
