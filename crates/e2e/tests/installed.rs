@@ -210,6 +210,132 @@ fn earlier_version_in_between(machine: &Machine) {
     assert_eq!(machine.owner("/etc/ropewalk/hub.toml"), "root:ropewalk:640");
 }
 
+/// Gateways of the former version could write and name files in the whole directory.
+#[test]
+fn an_upgrade_gives_gateways_no_secret_of_root_that_they_have_named_or_moved() {
+    if !ready() {
+        return;
+    }
+    let machine = Machine::new();
+    machine.run(FORMER);
+    machine.run(
+        "umask 077; cd /etc/ropewalk/tls; for name in secret moved; do echo precious >$name.key; done",
+    );
+    let planted = r#"
+        cd /etc/ropewalk
+        echo "key_file = \"/etc/ropewalk/tls/secret.key\"" >evil.toml
+        mkdir boat; cp evil.toml boat/site.toml
+        mv tls/moved.key relay.key
+    "#;
+    assert!(machine.gateway(planted));
+    // The second time the configurations are root's.
+    for _ in 0..2 {
+        let said = machine.install();
+        assert!(said.contains("relay.key is root's"), "{said}");
+        assert_eq!(
+            machine.owner("/etc/ropewalk/evil.toml"),
+            "root:ropewalk:640"
+        );
+        for name in ["tls/secret.key", "relay.key", "keys/relay.key"] {
+            let read = format!("cat /etc/ropewalk/{name}");
+            assert!(!machine.gateway(&read), "a gateway may {read}");
+        }
+        assert!(machine.gateway("cat /etc/ropewalk/keys/hub.key"));
+    }
+    assert_eq!(machine.run("cat /etc/ropewalk/relay.key"), "precious\n");
+}
+
+/// It makes a directory whenever the script is about to take one.
+#[test]
+fn a_gateway_that_runs_during_an_upgrade_keeps_no_directory_beside_the_keys() {
+    if !ready() {
+        return;
+    }
+    let machine = Machine::new();
+    machine.run(FORMER);
+    machine.run(&format!(
+        r#"
+        mkdir /run/busy
+        cat >/run/busy/chown <<-END
+		#!/bin/sh
+		{AS_GATEWAY} mkdir /etc/ropewalk/late\$\$ /etc/ropewalk/harbour/late\$\$ 2>/dev/null
+		exec $(command -v chown) "\$@"
+		END
+        chmod 755 /run/busy/chown
+        PATH=/run/busy:$PATH sh $REPOSITORY/packaging/debian/postinst configure 0.1.0
+        "#
+    ));
+    let made = machine.run("find /etc/ropewalk -type d -name 'late*'");
+    assert!(
+        made.contains("harbour/late"),
+        "the gateway was too slow: {made}"
+    );
+    let kept = "find /etc/ropewalk -name keys -prune -o ! -type l ! -user root -print";
+    assert_eq!(machine.run(kept), "");
+}
+
+/// Runs the script of the package until it has changed `$STEPS` things; nothing succeeds after that.
+const CUT: &str = r#"
+    mkdir -p /run/cut; echo "$STEPS" >/run/left
+    for program in chgrp chmod chown install ln mv rm; do
+        cat >/run/cut/$program <<-END
+		#!/bin/sh
+		left=\$(cat /run/left)
+		[ "\$left" -gt 0 ] || exit 1
+		echo \$((left - 1)) >/run/left
+		exec $(command -v $program) "\$@"
+		END
+        chmod 755 /run/cut/$program
+    done
+    if PATH=/run/cut:$PATH sh $REPOSITORY/packaging/debian/postinst configure 0.1.0 >/dev/null 2>&1; then
+        echo whole
+    fi
+"#;
+
+#[test]
+fn power_may_fail_at_any_step_of_an_upgrade_and_the_keys_keep_their_names() {
+    if !ready() {
+        return;
+    }
+    let machine = Machine::new();
+    machine.run(FORMER);
+    // As version 0.1 left it, and as the one after that did.
+    for owner in ["root", "ropewalk"] {
+        let former = format!(
+            "cd /etc/ropewalk; rm -f keys second.toml linked.toml; cp hub.key other.key
+             sed -i s/hub.key/other.key/ named.toml
+             chown -hR {owner}:{owner} .; rm -rf /run/former; cp -a . /run/former"
+        );
+        machine.run(&former);
+        let key = machine.run("cat /etc/ropewalk/hub.key");
+        let mut steps = 0;
+        loop {
+            let cut = format!(
+                "rm -rf /etc/ropewalk; cp -a /run/former /etc/ropewalk; STEPS={steps}; {CUT}"
+            );
+            let whole = machine.run(&cut) == "whole\n";
+            let told = format!("{owner}, {steps} steps");
+            assert_eq!(machine.run("cat /etc/ropewalk/hub.key"), key, "{told}");
+            machine.install();
+            let look = "cd /etc/ropewalk; cat hub.key keys/hub.key harbour/keys/site.key other.key;
+                        stat -c %U:%a keys/hub.key keys/hub.key.next harbour/keys/site.key other.key . hub.toml;
+                        readlink hub.key harbour/site.key; ls keys harbour/keys";
+            let want = format!(
+                "{}{}root:755\nroot:640\nkeys/hub.key\nkeys/site.key\nharbour/keys:\nsite.key\n\nkeys:\nhub.key\nhub.key.next\n",
+                key.repeat(4),
+                "ropewalk:600\n".repeat(4)
+            );
+            assert_eq!(machine.run(look), want, "{told}");
+            if whole {
+                break;
+            }
+            steps += 1;
+        }
+        assert!(steps > 15, "{steps}");
+        machine.run("rm -rf /etc/ropewalk; cp -a /run/former /etc/ropewalk");
+    }
+}
+
 #[test]
 fn a_hub_of_the_package_writes_its_next_key_and_cannot_write_its_configuration() {
     if !ready() {
