@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use ipnet::IpNet;
 use ropewalk_config::BalanceConfig;
 use ropewalk_config::balance::Rule;
-use ropewalk_io::helper::{self, Service};
+use ropewalk_io::helper::{self, Lane, Service};
 use ropewalk_io::nft;
 use serde::{Deserialize, Serialize};
 
@@ -170,7 +170,7 @@ pub fn carry_out(order: &Order, view: Option<&View<'_>>) -> anyhow::Result<()> {
         nft::run_script(&script(order, view)?).context("cannot set up the firewall table")?;
         Ok(0)
     };
-    helper::delegate(SERVICE, order, here).map(drop)
+    helper::delegate(Lane::Slow, SERVICE, order, here).map(drop)
 }
 
 /// Checks what the parser cannot know: that users and control groups exist. The number is that of the
@@ -179,7 +179,7 @@ pub fn carry_out(order: &Order, view: Option<&View<'_>>) -> anyhow::Result<()> {
 /// # Errors
 /// The firewall refuses the rules.
 pub fn check(config: &BalanceConfig, split: Option<&Split>) -> anyhow::Result<u32> {
-    helper::delegate(SERVICE, &Order::Check, |_| {
+    helper::delegate(Lane::Slow, SERVICE, &Order::Check, |_| {
         check_here(config, split).map(|()| 0)
     })
 }

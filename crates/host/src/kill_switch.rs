@@ -19,7 +19,7 @@ use anyhow::Context;
 use ipnet::IpNet;
 use ropewalk_config::SiteConfig;
 use ropewalk_config::uplinks::UplinkRules;
-use ropewalk_io::helper::{self, Service};
+use ropewalk_io::helper::{self, Lane, Service};
 use ropewalk_io::netlink::Interface;
 use ropewalk_io::nft;
 use serde::{Deserialize, Serialize};
@@ -455,7 +455,7 @@ impl KillSwitch {
             );
         }
         let order = Order::Set(self.plan.clone());
-        helper::delegate(SERVICE, &order, carry_out)?;
+        helper::delegate(Lane::Slow, SERVICE, &order, carry_out)?;
         self.handle = nft::table_handle(&self.plan.table())?;
         Ok(())
     }
@@ -572,7 +572,7 @@ pub fn open_portal(tun: &str, time: Duration, resolver: Option<IpAddr>) -> anyho
 /// `nft` is missing or refuses.
 pub fn close_portal(tun: &str) -> anyhow::Result<()> {
     let tun = tun.to_owned();
-    helper::delegate(SERVICE, &Order::ClosePortal { tun }, carry_out)
+    helper::delegate(Lane::Slow, SERVICE, &Order::ClosePortal { tun }, carry_out)
 }
 
 fn close_portal_here(tun: &str) -> anyhow::Result<()> {
@@ -600,7 +600,6 @@ fn portal_table(tun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ropewalk_io::netlink::Address;
 
     fn plan() -> Plan {
         Plan {
@@ -662,23 +661,8 @@ mod tests {
     fn interface(name: &str, net: &str, has_default: bool) -> Interface {
         let net: IpNet = net.parse().unwrap();
         Interface {
-            name: name.to_owned(),
-            index: 1,
-            mtu: 1_500,
-            up: true,
-            carrier: true,
-            loopback: false,
-            kind: None,
-            addresses: vec![Address {
-                ip: net.addr(),
-                prefix: net.prefix_len(),
-                temporary: false,
-                deprecated: false,
-                tentative: false,
-            }],
             default_route_v4: has_default,
-            default_route_v6: false,
-            default_routes: Vec::new(),
+            ..Interface::card(name, 1, &[(net.addr(), net.prefix_len())])
         }
     }
 

@@ -150,17 +150,10 @@ mod tests {
             gateway: None,
         };
         Interface {
-            name: name.to_owned(),
-            index,
-            mtu: 1_500,
-            up: true,
-            carrier: true,
-            loopback: false,
-            kind: None,
-            addresses: Vec::new(),
             default_route_v4: true,
             default_route_v6: true,
             default_routes: routes.iter().map(route).collect(),
+            ..Interface::card(name, index, &[])
         }
     }
 

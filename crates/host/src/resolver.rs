@@ -11,7 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use ropewalk_config::values::parse_interface;
-use ropewalk_io::helper::{self, Service};
+use ropewalk_io::helper::{self, Lane, Service};
 use ropewalk_io::program;
 use serde::{Deserialize, Serialize};
 
@@ -148,7 +148,7 @@ pub fn service(tun: String) -> Service {
 }
 
 fn order(order: &Order) -> anyhow::Result<()> {
-    helper::delegate_patiently(SERVICE, order, carry_out)
+    helper::delegate(Lane::Patient, SERVICE, order, carry_out)
 }
 
 fn carry_out(order: &Order) -> anyhow::Result<()> {

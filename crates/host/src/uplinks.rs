@@ -205,17 +205,10 @@ mod tests {
 
     fn interface(name: &str, addresses: &[&str]) -> Interface {
         Interface {
-            name: name.to_owned(),
-            index: name.bytes().last().map_or(1, u32::from),
-            mtu: 1_500,
-            up: true,
-            carrier: true,
-            loopback: false,
-            kind: None,
             addresses: addresses.iter().map(|text| address(text)).collect(),
             default_route_v4: true,
             default_route_v6: true,
-            default_routes: Vec::new(),
+            ..Interface::card(name, name.bytes().last().map_or(1, u32::from), &[])
         }
     }
 

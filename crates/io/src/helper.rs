@@ -110,12 +110,13 @@ impl Service {
 /// The ways to the helper. Several, so that what moves packets does not wait for nft(8), and the
 /// firewall does not wait for programs that hang.
 #[derive(Clone, Copy, Debug)]
-enum Lane {
+pub enum Lane {
     /// Orders of the control side, which may take a while.
     Slow,
     /// Orders that the kernel carries out at once.
     Quick,
-    /// Orders that wait for services of others.
+    /// Orders that wait for services of others, which may hang: other orders do not wait for these. The caller
+    /// should not be the thread of the control side.
     Patient,
 }
 
@@ -189,11 +190,12 @@ pub fn how_it_ended() -> String {
     }
 }
 
-/// Has the helper carry an order out by its service `name`; without a helper `here` does it.
+/// Has the helper carry an order out by its service `name`, on this lane; without a helper `here` does it.
 ///
 /// # Errors
 /// What `here` says, or the helper's refusal.
 pub fn delegate<Q: Serialize, A: DeserializeOwned, E: From<Refusal>>(
+    lane: Lane,
     name: &str,
     question: &Q,
     here: impl FnOnce(&Q) -> Result<A, E>,
@@ -201,24 +203,7 @@ pub fn delegate<Q: Serialize, A: DeserializeOwned, E: From<Refusal>>(
     let Some(client) = CLIENT.get() else {
         return here(question);
     };
-    let (answer, _) = client.ask(Lane::Slow, name, question, None)?;
-    Ok(answer)
-}
-
-/// As [`delegate`], for what waits for a service of others, which may hang: other orders do not wait for
-/// this one. The caller should not be the thread of the control side.
-///
-/// # Errors
-/// What `here` says, or the helper's refusal.
-pub fn delegate_patiently<Q: Serialize, A: DeserializeOwned, E: From<Refusal>>(
-    name: &str,
-    question: &Q,
-    here: impl FnOnce(&Q) -> Result<A, E>,
-) -> Result<A, E> {
-    let Some(client) = CLIENT.get() else {
-        return here(question);
-    };
-    let (answer, _) = client.ask(Lane::Patient, name, question, None)?;
+    let (answer, _) = client.ask(lane, name, question, None)?;
     Ok(answer)
 }
 

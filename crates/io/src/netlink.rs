@@ -66,6 +66,34 @@ pub struct Interface {
     pub default_routes: Vec<DefaultRoute>,
 }
 
+impl Interface {
+    /// A network card with a carrier and these addresses with their prefix lengths, and without routes. Decisions from
+    /// interfaces are tested with cards.
+    #[must_use]
+    pub fn card(name: &str, index: u32, addresses: &[(IpAddr, u8)]) -> Self {
+        let address = |&(ip, prefix): &(IpAddr, u8)| Address {
+            ip,
+            prefix,
+            temporary: false,
+            deprecated: false,
+            tentative: false,
+        };
+        Self {
+            name: name.to_owned(),
+            index,
+            mtu: 1_500,
+            up: true,
+            carrier: true,
+            loopback: false,
+            kind: None,
+            addresses: addresses.iter().map(address).collect(),
+            default_route_v4: false,
+            default_route_v6: false,
+            default_routes: Vec::new(),
+        }
+    }
+}
+
 /// A default route of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DefaultRoute {

@@ -487,17 +487,10 @@ mod tests {
             tentative: false,
         };
         Interface {
-            name: name.to_owned(),
-            index: 2,
-            mtu: 1_500,
-            up: true,
-            carrier: true,
-            loopback: false,
-            kind: None,
             addresses: ips.iter().map(address).collect(),
             default_route_v4: default,
             default_route_v6: default,
-            default_routes: Vec::new(),
+            ..Interface::card(name, 2, &[])
         }
     }
 

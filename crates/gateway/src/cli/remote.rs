@@ -127,7 +127,6 @@ mod tests {
     use std::path::Path;
 
     use ropewalk_config::site;
-    use ropewalk_io::netlink::Address;
 
     use super::*;
 
@@ -142,23 +141,8 @@ mod tests {
 
     fn interface(name: &str, ip: &str, prefix: u8, default_route_v4: bool) -> Interface {
         Interface {
-            name: name.to_owned(),
-            index: 2,
-            mtu: 1_500,
-            up: true,
-            carrier: true,
-            loopback: false,
-            kind: None,
-            addresses: vec![Address {
-                ip: ip.parse().unwrap(),
-                prefix,
-                temporary: false,
-                deprecated: false,
-                tentative: false,
-            }],
             default_route_v4,
-            default_route_v6: false,
-            default_routes: Vec::new(),
+            ..Interface::card(name, 2, &[(ip.parse().unwrap(), prefix)])
         }
     }
 

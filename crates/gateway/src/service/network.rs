@@ -505,23 +505,8 @@ mod tests {
 
     fn interface(name: &str, ip: &str, prefix: u8) -> Interface {
         Interface {
-            name: name.to_owned(),
-            index: 2,
-            mtu: 1_500,
-            up: true,
-            carrier: true,
-            loopback: false,
-            kind: None,
-            addresses: vec![netlink::Address {
-                ip: ip.parse().unwrap(),
-                prefix,
-                temporary: false,
-                deprecated: false,
-                tentative: false,
-            }],
             default_route_v4: true,
-            default_route_v6: false,
-            default_routes: Vec::new(),
+            ..Interface::card(name, 2, &[(ip.parse().unwrap(), prefix)])
         }
     }
 

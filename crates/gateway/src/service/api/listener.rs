@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use ropewalk_host::files;
-use ropewalk_io::helper::{self, Service};
+use ropewalk_io::helper::{self, Lane, Service};
 
 /// Name of the helper's service.
 const SERVICE: &str = "api-socket";
@@ -47,7 +47,7 @@ pub fn bind_unix(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListene
         bound.with_context(|| format!("cannot make the API socket {}", path.display()))?;
     listener.set_nonblocking(true)?;
     if let Some(group) = group {
-        helper::delegate(SERVICE, &(), |()| hand_over(path, group))?;
+        helper::delegate(Lane::Slow, SERVICE, &(), |()| hand_over(path, group))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660))
             .with_context(|| format!("cannot open {} to its group", path.display()))?;
     }
