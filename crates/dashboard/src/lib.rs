@@ -28,7 +28,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use anyhow::Context;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -37,7 +36,6 @@ use axum::{Json, Router, middleware};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 
 pub use access::{Access, Role};
 use live::Live;
@@ -53,7 +51,7 @@ pub type Ask = Arc<
         + Send
         + Sync,
 >;
-/// Runs this program with arguments, for the same gateway. May block.
+/// Runs this program with arguments, for the same gateway. May block, for a bounded time.
 pub type Command = Arc<dyn Fn(Vec<String>) -> Result<Ran, String> + Send + Sync>;
 
 /// How a command ended.
@@ -90,18 +88,9 @@ struct Dashboard {
     live: Arc<Live>,
 }
 
-/// Serves the pages at `listener` until the runtime ends.
-///
-/// # Errors
-/// The listener fails.
-pub async fn serve(listener: TcpListener, access: Access, gateway: Gateway) -> anyhow::Result<()> {
-    axum::serve(listener, router(access, gateway))
-        .await
-        .context("the dashboard ended")
-}
-
-/// The requests there are.
-fn router(access: Access, gateway: Gateway) -> Router {
+/// The requests there are. Call it inside a runtime, which asks the gateway while a window is open. Whoever serves the
+/// requests bounds connections and times.
+pub fn router(access: Access, gateway: Gateway) -> Router {
     let access = Arc::new(access);
     let dashboard = Dashboard {
         live: Live::start(gateway.clone()),

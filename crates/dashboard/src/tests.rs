@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use ropewalk_api::{PathStatus, Status, TunnelStatus};
 
+use tokio::net::TcpListener;
+
 use super::*;
 
 /// What came to the gateway and to the commands.
@@ -84,7 +86,9 @@ fn start(role: Role) -> Running {
         builder.enable_all().build().unwrap().block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             ready.send(listener.local_addr().unwrap()).unwrap();
-            serve(listener, access, gateway).await.unwrap();
+            axum::serve(listener, router(access, gateway))
+                .await
+                .unwrap();
         });
     });
     Running {

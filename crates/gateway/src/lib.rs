@@ -15,6 +15,7 @@ pub mod doctor;
 pub mod engine;
 pub mod enrolment;
 pub mod exit;
+mod http_server;
 pub mod hub_keys;
 pub mod key_file;
 mod logging;

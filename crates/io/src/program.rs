@@ -72,32 +72,66 @@ fn run_within(
     arguments: &[&str],
     input: &str,
 ) -> Result<String, ProgramError> {
-    let told = || [&[program], arguments].concat().join(" ");
+    let mut command = Command::new(program);
+    let ran = run_command(limit, command.args(arguments), input)?;
+    if ran.status.success() {
+        return Ok(ran.said);
+    }
+    let words = ran.complaints.trim().to_owned();
+    Err(ProgramError::Failed(told(&command), words))
+}
+
+/// How a program ended, and what it said.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its exit code.
+    pub status: ExitStatus,
+    /// On standard output.
+    pub said: String,
+    /// On standard error.
+    pub complaints: String,
+}
+
+fn told(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}
+
+/// Runs a program with `input` on its standard input, and kills it when it has not ended after `limit`. A program that
+/// says no has ended, too.
+///
+/// # Errors
+/// It cannot be started, or takes too long.
+pub fn run_command(
+    limit: Duration,
+    command: &mut Command,
+    input: &str,
+) -> Result<Ended, ProgramError> {
     let start = Instant::now();
-    let spawned = Command::new(program)
-        .args(arguments)
+    let spawned = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         // Scripts start others, which hang in their place.
         .process_group(0)
         .spawn();
-    let mut child = spawned.map_err(|error| ProgramError::Start(told(), error))?;
+    let mut child = spawned.map_err(|error| ProgramError::Start(told(command), error))?;
     let ended = Talk::new(&mut child, input)
         .and_then(|mut talk| Ok((talk.until_end(&mut child, start + limit)?, talk)));
     match ended {
-        Ok((Some(status), talk)) if status.success() => Ok(text(&talk.said)),
-        Ok((Some(_), talk)) => {
-            let words = text(&talk.complaints).trim().to_owned();
-            Err(ProgramError::Failed(told(), words))
-        }
+        Ok((Some(status), talk)) => Ok(Ended {
+            status,
+            said: text(&talk.said),
+            complaints: text(&talk.complaints),
+        }),
         Ok((None, _)) => {
             end(&mut child);
-            Err(ProgramError::Late(told(), start.elapsed()))
+            Err(ProgramError::Late(told(command), start.elapsed()))
         }
         Err(error) => {
             end(&mut child);
-            Err(ProgramError::Start(told(), error))
+            Err(ProgramError::Start(told(command), error))
         }
     }
 }

@@ -3,16 +3,18 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use ropewalk_dashboard::{Access, Command, Gateway, Ran, Role};
+use ropewalk_io::program;
 
 use super::{Global, output};
 use crate::client::Client;
+use crate::http_server;
 
 const EXAMPLES: &str = "Examples:
   ropewalk dashboard                   prints a link; open it in a browser on this machine
@@ -23,6 +25,10 @@ From another computer, through SSH; then open the link there:
 
 The page runs until Ctrl-C. It listens on 127.0.0.1 only. The link is a secret: whoever opens it
 may do what you may do, or only look with --read-only. Each run has a link of its own.";
+
+/// Longest time that a command of a page may take. Longer: surer on a slow machine. Shorter than the time that the page
+/// waits for the answer.
+const COMMAND_TIME_MAX: Duration = Duration::from_secs(45);
 
 /// Show the running gateway in a browser: uplinks, what they carry, what is wrong, what to do
 #[derive(Debug, Args)]
@@ -118,9 +124,9 @@ fn serve(
         let authority = listener.local_addr()?.to_string();
         output::print(&format!("{}\n", access.link(&authority)))?;
         output::note("open this link in a browser on this machine; Ctrl-C ends it");
-        let served = ropewalk_dashboard::serve(listener, access, gateway);
+        let router = ropewalk_dashboard::router(access, gateway);
         tokio::select! {
-            ended = served => ended,
+            () = http_server::serve(listener, router) => Ok(()),
             () = end => Ok(()),
         }
     })
@@ -132,19 +138,44 @@ fn serve(
 /// Nobody knows where this program is.
 pub(super) fn command(socket: PathBuf, config: Option<PathBuf>) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find this program")?;
-    Ok(Arc::new(move |arguments| {
+    Ok(command_within(COMMAND_TIME_MAX, program, socket, config))
+}
+
+/// Runs a program. It is killed when it takes longer than `limit`.
+fn command_within(limit: Duration, program: PathBuf, socket: PathBuf, config: Option<PathBuf>) -> Command {
+    Arc::new(move |arguments| {
         let mut command = std::process::Command::new(&program);
         command.env("ROPEWALK_SOCKET", &socket).env("NO_COLOR", "1");
         if let Some(config) = &config {
             command.env("ROPEWALK_CONFIG", config);
         }
-        let ran = command.args(arguments).stdin(Stdio::null()).output();
-        let ran = ran.map_err(|error| format!("cannot run {}: {error}", program.display()))?;
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let ran = program::run_command(limit, command.args(arguments), "");
+        let ran = ran.map_err(|error| error.to_string())?;
         Ok(Ran {
             ok: ran.status.success(),
-            out: text(ran.stdout),
-            notes: text(ran.stderr),
+            out: ran.said,
+            notes: ran.complaints,
         })
-    }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_command_that_hangs_is_ended_and_one_that_fails_says_all() {
+        let limit = Duration::from_millis(500);
+        let run = command_within(limit, "/bin/sh".into(), "/none".into(), None);
+        let sh = |script: &str| run(vec!["-c".to_owned(), script.to_owned()]);
+        let start = Instant::now();
+        let error = sh("sleep 20").unwrap_err();
+        assert!(error.contains("was killed"), "{error}");
+        assert!(start.elapsed() < 10 * limit, "{:?}", start.elapsed());
+        let ran = sh("echo out; echo notes >&2; exit 1").unwrap();
+        assert_eq!((ran.ok, ran.out.as_str()), (false, "out\n"));
+        assert_eq!(ran.notes, "notes\n");
+    }
 }

@@ -1,21 +1,14 @@
-//! The sockets of the API: who may connect, and how many at a time.
+//! The Unix socket of the API: who may connect.
 //!
-//! Invariants: the Unix socket is never open wider than it ends up. At most as many connections are
-//! open as there are permits. Further ones wait in the kernel's queue.
+//! Invariant: the socket is never open wider than it ends up.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
 
 use anyhow::{Context, bail};
-use axum::serve::Listener;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use ropewalk_host::files;
 use ropewalk_io::helper::{self, Lane, Service};
@@ -81,81 +74,6 @@ fn group_id(name: &str) -> anyhow::Result<u32> {
         format!("there is no group {name}; run `groupadd {name}`, or change `group` in [api]")
     })?;
     Ok(group.gid())
-}
-
-/// A listener with a bound on open connections.
-pub struct Bounded<L> {
-    inner: L,
-    permits: Arc<Semaphore>,
-}
-
-impl<L> Bounded<L> {
-    /// At most `max` connections at a time.
-    pub fn new(inner: L, max: usize) -> Self {
-        Self {
-            inner,
-            permits: Arc::new(Semaphore::new(max)),
-        }
-    }
-}
-
-impl<L: Listener> Listener for Bounded<L>
-where
-    L::Io: Unpin,
-{
-    type Io = Counted<L::Io>;
-    type Addr = L::Addr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        // The semaphore is never closed; without a permit the connection would merely go uncounted.
-        let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
-        let (io, address) = self.inner.accept().await;
-        (
-            Counted {
-                io,
-                _permit: permit,
-            },
-            address,
-        )
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.inner.local_addr()
-    }
-}
-
-/// A connection that gives its permit back when it ends.
-pub struct Counted<T> {
-    io: T,
-    _permit: Option<OwnedSemaphorePermit>,
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut TaskContext<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut TaskContext<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
 }
 
 #[cfg(test)]

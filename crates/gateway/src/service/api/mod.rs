@@ -48,12 +48,10 @@ use super::ANSWER_TIMEOUT;
 use super::keys::ChangeKey;
 use super::memory::Memory;
 use crate::engine::control::Command;
-use listener::Bounded;
+use crate::http_server;
 
 /// Largest request body, bytes.
 const BODY_MAX: usize = 16 << 10;
-/// Most connections at a time, per listener; others wait. More: more clients at once, memory.
-const CONNECTIONS_MAX: usize = 32;
 
 /// Hands a command to the engine.
 pub type CommandSink = Arc<dyn Fn(Command) -> anyhow::Result<()> + Send + Sync>;
@@ -97,11 +95,7 @@ pub use listener::socket_service;
 pub fn serve_unix(api: Api, path: &Path, group: Option<&str>) -> anyhow::Result<()> {
     let socket = listener::bind_unix(path, group)?;
     let listener = UnixListener::from_std(socket).context("cannot watch the API socket")?;
-    tokio::spawn(async move {
-        let bounded = Bounded::new(listener, CONNECTIONS_MAX);
-        let served = axum::serve(bounded, router(api)).await;
-        tracing::error!(result = ?served, "the API on the Unix socket ended");
-    });
+    tokio::spawn(http_server::serve(listener, router(api)));
     Ok(())
 }
 
@@ -114,10 +108,7 @@ pub async fn serve_tcp(api: Api, address: SocketAddr) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot offer the API on {address}; change `listen` in [api]"))?;
     let router = router(api).layer(middleware::from_fn(require_local_client));
-    tokio::spawn(async move {
-        let served = axum::serve(Bounded::new(listener, CONNECTIONS_MAX), router).await;
-        tracing::error!(result = ?served, "the API on the loopback address ended");
-    });
+    tokio::spawn(http_server::serve(listener, router));
     Ok(())
 }
 
