@@ -40,4 +40,7 @@ pub struct Happened {
     pub at_s: u64,
     /// What.
     pub what: String,
+    /// Of a hub: the site that it is about, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
 }

@@ -99,7 +99,8 @@ impl History {
         self.usage.restore(file.used);
         self.events = Events::default();
         for event in file.events {
-            self.events.push(event.at_s, event.what);
+            let site = event.site.filter(|name| name.len() <= NAME_MAX);
+            self.events.push(event.at_s, site.as_deref(), event.what);
         }
         Ok(())
     }

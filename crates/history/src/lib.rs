@@ -252,7 +252,7 @@ impl History {
 
     /// Notes that something happened which no status tells.
     pub fn happened(&mut self, now_ms: u64, what: impl Into<String>) {
-        self.events.push(now_ms / 1_000, what.into());
+        self.events.push(now_ms / 1_000, None, what.into());
     }
 }
 

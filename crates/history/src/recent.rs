@@ -63,7 +63,8 @@ impl Recent {
                 let track = self.paths.entry(key).or_default();
                 let told = track.follow(now_ms, path, known);
                 if let Some(what) = told.filter(|_| is_site) {
-                    events.push(now_ms / 1_000, format!("{}: {what}", path.uplink));
+                    let what = format!("{}: {what}", path.uplink);
+                    events.push(now_ms / 1_000, None, what);
                 }
             }
             self.share(tunnel);
@@ -71,7 +72,7 @@ impl Recent {
         self.paths.retain(|(_, uplink), track| {
             let gone = track.seen_ms != now_ms;
             if gone && is_site {
-                events.push(now_ms / 1_000, format!("{uplink}: gone"));
+                events.push(now_ms / 1_000, None, format!("{uplink}: gone"));
             }
             !gone
         });
@@ -82,7 +83,7 @@ impl Recent {
         let Some(last) = self.last_ms else { return };
         if now_ms + CLOCK_SET_MS < last || now_ms > last + CLOCK_SET_MS {
             let what = "the clock was set, or the machine slept: times before and after do not fit";
-            events.push(now_ms / 1_000, what.to_owned());
+            events.push(now_ms / 1_000, None, what.to_owned());
             self.paths.clear();
         }
     }
@@ -102,12 +103,13 @@ impl Recent {
         let state = if tunnel.up { "up" } else { "down" };
         // Sites that are not there when a hub starts are no news.
         if was.is_some() || tunnel.up {
-            let what = if is_site {
-                format!("the tunnel is {state}")
+            let (site, what) = if is_site {
+                (None, format!("the tunnel is {state}"))
             } else {
-                format!("site {}: {state}", tunnel.peer)
+                let site = tunnel.peer.as_str();
+                (Some(site), format!("site {site}: {state}"))
             };
-            events.push(now_ms / 1_000, what);
+            events.push(now_ms / 1_000, site, what);
         }
     }
 

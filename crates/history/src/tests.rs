@@ -265,3 +265,49 @@ fn a_hub_remembers_its_sites_as_one_and_tells_who_came() {
         .collect();
     assert_eq!(events, ["site s0: up", "site s1: up", "site s2: up"]);
 }
+
+#[test]
+fn a_site_that_comes_and_goes_pushes_no_other_out_of_what_happened() {
+    let tunnel = |name: &str, up: bool| TunnelStatus {
+        peer: name.to_owned(),
+        up,
+        ..TunnelStatus::default()
+    };
+    let mut history = History::new(false, 10);
+    let mut now = START;
+    history.happened(now, "the gateway started");
+    for turn in 0..2_000_u64 {
+        let tunnels = vec![tunnel("calm", true), tunnel("restless", turn % 2 == 0)];
+        let role = "hub".to_owned();
+        let status = Status {
+            role,
+            tunnels,
+            ..Status::default()
+        };
+        history.sample(now, &status);
+        now += 10_000;
+    }
+    let whats = |history: &History| -> Vec<String> {
+        history
+            .events()
+            .into_iter()
+            .map(|event| event.what)
+            .collect()
+    };
+    let events = whats(&history);
+    assert_eq!(events.len(), 200);
+    assert_eq!(events[..2], ["the gateway started", "site calm: up"]);
+    // The newest of the restless one are kept.
+    let newest = history.events().pop().unwrap();
+    assert_eq!(
+        (newest.what.as_str(), newest.at_s),
+        ("site restless: down", now / 1_000 - 10)
+    );
+    // The file knows who is who.
+    let mut next = History::new(false, 10);
+    next.restore(&history.save().unwrap()).unwrap();
+    for _ in 0..150 {
+        next.happened(now, "something else");
+    }
+    assert!(whats(&next).contains(&"site calm: up".to_owned()));
+}
