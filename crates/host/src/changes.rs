@@ -271,7 +271,7 @@ struct StateFile {
 #[derive(Debug)]
 pub struct Changes {
     path: PathBuf,
-    /// Tables of an earlier gateway that were not made anew yet.
+    /// What an earlier gateway left: tables that were not made anew yet, and what could not be undone.
     inherited: Vec<Change>,
     made: Vec<Change>,
     /// Tables for the next gateway.
@@ -280,9 +280,9 @@ pub struct Changes {
 
 impl Changes {
     /// No changes yet; they will be listed in the file at `path`. What an earlier gateway left
-    /// there is undone first. With `keeps` nftables tables stay. They are replaced, or removed when
-    /// [`Self::settle`] finds that they were not. What cannot be undone stays listed, and keeps no gateway
-    /// from starting.
+    /// there is undone first. With `keeps` nftables tables stay. They are replaced, or removed by
+    /// [`Self::remove_former_tables`]. What cannot be undone stays listed, and is tried again at the end. It keeps
+    /// no gateway from starting.
     ///
     /// # Errors
     /// The list is one of a newer program, or cannot be read or written.
@@ -322,18 +322,25 @@ impl Changes {
         })
     }
 
-    /// This machine is set up: tables of an earlier gateway that were not made anew are removed.
-    pub fn settle(&mut self) {
-        for change in std::mem::take(&mut self.inherited) {
-            if self.made.contains(&change) {
-                continue;
+    /// Removes tables of an earlier gateway that were not made anew: this machine is set up. Nothing else is
+    /// undone here, because this gateway may need a setting that it has found as it wants it.
+    pub fn remove_former_tables(&mut self) {
+        let made = &self.made;
+        self.inherited.retain(|change| {
+            if !change.is_table() || made.contains(change) {
+                return !change.is_table();
             }
-            if let Err(error) = change.undo() {
-                tracing::error!(%error, "what an earlier run left behind could not be undone; it is tried again at the end");
-                self.made.push(change);
+            let undone = change.undo();
+            if let Err(error) = &undone {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "a table of an earlier run could not be removed; it is tried again at the end"
+                );
             }
-        }
-        if let Err(error) = list(&self.path, self.made.iter()) {
+            undone.is_err()
+        });
+        let all = self.inherited.iter().chain(&self.made);
+        if let Err(error) = list(&self.path, all) {
             tracing::warn!(%error, "the list of changes is out of date");
         }
     }
@@ -736,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_stay_after_a_crash_or_restart_until_the_next_run_has_settled() {
+    fn tables_stay_after_a_crash_or_restart_until_the_next_run_is_set_up() {
         let Ok(namespace) = ropewalk_io::netns::Namespace::anonymous() else {
             eprintln!("skipped: needs root");
             return;
@@ -758,7 +765,7 @@ mod tests {
                 assert_eq!(made(), [true, true], "restarted: {restarted}");
                 assert_eq!(left_over(&path).unwrap().len(), 2, "no longer listed");
                 make(&mut changes, names[0]);
-                changes.settle();
+                changes.remove_former_tables();
                 assert_eq!(made(), [true, false], "restarted: {restarted}");
                 make(&mut changes, names[1]);
                 changes.end(!restarted);
@@ -770,6 +777,41 @@ mod tests {
             std::mem::forget(changes);
             drop(Changes::begin(&path, true).unwrap());
             assert_eq!(made(), [false; 2], "a start that failed leaves tables");
+            assert!(!path.exists());
+        };
+        namespace.enter(steps).unwrap();
+    }
+
+    #[test]
+    fn a_setting_of_an_earlier_run_that_this_one_needs_is_set_back_at_the_end_and_not_before() {
+        let Ok(namespace) = ropewalk_io::netns::Namespace::anonymous() else {
+            eprintln!("skipped: needs root");
+            return;
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let steps = || {
+            let key = "net.ipv4.ip_forward";
+            let now = || sysctl::read(key).unwrap();
+            assert_eq!(now(), "0");
+            sysctl::write(key, "1").unwrap();
+            // An earlier run set it, and its end could not set it back.
+            let mut changes = Changes::begin(&path, true).unwrap();
+            changes.inherited.push(Change::Sysctl {
+                key: key.to_owned(),
+                former: "0".to_owned(),
+                value: "1".to_owned(),
+            });
+            changes.sysctl(key, "1").unwrap();
+            changes.remove_former_tables();
+            assert_eq!(now(), "1", "this gateway forwards");
+            assert_eq!(
+                left_over(&path).unwrap(),
+                changes.inherited,
+                "it is still listed"
+            );
+            drop(changes);
+            assert_eq!(now(), "0");
             assert!(!path.exists());
         };
         namespace.enter(steps).unwrap();
@@ -879,7 +921,13 @@ mod tests {
         assert_eq!(left_over(&path).unwrap().len(), 7, "of this user");
         std::os::unix::fs::chown(&path, Some(54_321), None).unwrap();
         assert_eq!(left_over(&path).unwrap(), state.changes[5..]);
+        let forged = fs::read(&path).unwrap();
         repair(&path).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), value);
+        // So does a gateway of root that starts.
+        fs::write(&path, forged).unwrap();
+        std::os::unix::fs::chown(&path, Some(54_321), None).unwrap();
+        drop(Changes::begin(&path, true).unwrap());
         assert_eq!(fs::read_to_string(&file).unwrap(), value);
     }
 

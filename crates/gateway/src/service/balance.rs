@@ -33,7 +33,7 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
         reloads,
     )
     .await?;
-    held.changes.settle();
+    held.changes.remove_former_tables();
     let commands = Commands(answer_commands(shared));
     let api = Api {
         commands: commands.0,

@@ -65,7 +65,7 @@ pub(super) async fn run(
     let mut signals = Signals::new()?;
     let public_key = prepared.identity.public_key();
     let mut hub = Hub::start(&mut prepared.changes, &prepared.identity, &config)?;
-    prepared.changes.settle();
+    prepared.changes.remove_former_tables();
     let reload = Arc::clone(&hub.reload);
     let key_file = config.common.key_file.clone();
     if let Some(next) = key_file::load_next(&key_file)? {

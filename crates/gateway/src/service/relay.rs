@@ -57,7 +57,7 @@ pub(super) async fn run(
     let masquerade = config.hub.masquerade;
     let firewall = masquerade.then(|| Arc::clone(&hub.firewall));
     let onward = network::Onward::new(changes, sites_tun, hub_tun, pools.clone(), firewall)?;
-    changes.settle();
+    changes.remove_former_tables();
     site.relay(Relayed {
         onward,
         sites: hub.engine.commands.clone(),
