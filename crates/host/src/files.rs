@@ -374,6 +374,25 @@ impl Lock {
         flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
     }
 
+    /// Whether the process of this number holds the lock at `path`. The kernel says so, and not the file, which is
+    /// written by the user of a gateway.
+    #[must_use]
+    pub fn is_held_by(path: &Path, process: u32) -> bool {
+        let Ok(inode) = fs::metadata(path).map(|meta| meta.ino()) else {
+            return false;
+        };
+        // Such as `1: FLOCK  ADVISORY  WRITE 1234 fe:01:5678 0 EOF`.
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        locks.lines().any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let is_exclusive = fields.next() == Some("FLOCK") && fields.nth(1) == Some("WRITE");
+            let holder = fields.next().and_then(|text| text.parse::<u32>().ok());
+            let of = fields.next().and_then(|place| place.rsplit(':').next());
+            let of = of.and_then(|text| text.parse::<u64>().ok());
+            is_exclusive && holder == Some(process) && of == Some(inode)
+        })
+    }
+
     fn open(path: &Path) -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
         options

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Global, output};
 use crate::service;
@@ -105,12 +105,19 @@ fn stop(state_dir: &Path) -> anyhow::Result<bool> {
         return Ok(false);
     }
     let text = std::fs::read_to_string(&lock).unwrap_or_default();
-    let pid: i32 = text.trim().parse().with_context(|| {
+    let told = || {
         format!(
             "{} does not name the site's process; stop it by hand",
             lock.display()
         )
-    })?;
+    };
+    let pid: u32 = text.trim().parse().with_context(told)?;
+    // The number means this process from here on, also after its end.
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let process = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
+    // The user of the gateway can write any number into the file.
+    let process = process.filter(|_| Lock::is_held_by(&lock, pid));
+    let process = process.with_context(told)?;
     match unit(pid) {
         // The service manager would start it again.
         Some(unit) => {
@@ -121,15 +128,7 @@ fn stop(state_dir: &Path) -> anyhow::Result<bool> {
             }
         }
         None => {
-            // Zero and numbers below name groups of processes, and 1 is never a site.
-            let process = Pid::from_raw(pid).filter(|_| pid > 1);
-            let process = process.with_context(|| {
-                format!(
-                    "{} does not name the site's process; stop it by hand",
-                    lock.display()
-                )
-            })?;
-            kill_process(process, Signal::TERM)
+            pidfd_send_signal(&process, Signal::TERM)
                 .with_context(|| format!("cannot stop process {pid}"))?;
         }
     }
@@ -168,7 +167,7 @@ fn unit_with(config: Option<&Path>) -> Option<String> {
 }
 
 /// The unit of systemd that a process belongs to, if it is one of ours.
-fn unit(pid: i32) -> Option<String> {
+fn unit(pid: u32) -> Option<String> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     unit_of(&groups)
 }
@@ -201,6 +200,35 @@ mod tests {
         ] {
             assert_eq!(unit(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_process_that_the_file_names_is_stopped_only_if_it_holds_the_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = service::lock_path(directory.path(), "site");
+        let lock = Lock::take(&path, "the site", "stop it").unwrap();
+        let sleep = || Command::new("sleep").arg("60").spawn().unwrap();
+        let mut stranger = sleep();
+        for named in [stranger.id().to_string(), "0".to_owned(), "-1".to_owned()] {
+            std::fs::write(&path, &named).unwrap();
+            let error = stop(directory.path()).unwrap_err().to_string();
+            assert!(error.contains("stop it by hand"), "{named}: {error}");
+        }
+        assert_eq!(stranger.try_wait().unwrap(), None, "a stranger was stopped");
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+        drop(lock);
+        // It holds the lock, and the program that it starts does not.
+        let mut holder = Command::new("flock");
+        let holder = holder.arg("--close").arg(&path).args(["sleep", "3"]);
+        let mut holder = holder.spawn().unwrap();
+        while !Lock::is_held(&path) {
+            std::thread::sleep(POLL);
+        }
+        std::fs::write(&path, holder.id().to_string()).unwrap();
+        let reaper = std::thread::spawn(move || holder.wait().unwrap());
+        assert!(stop(directory.path()).unwrap());
+        assert!(!reaper.join().unwrap().success());
     }
 
     #[test]
