@@ -79,10 +79,15 @@ impl Usage {
             {
                 events.push(
                     now_s,
+                    None,
                     format!("{}: {percent} % of its quota are used", path.uplink),
                 );
             } else if begun_anew {
-                events.push(now_s, format!("{}: its quota begins anew", path.uplink));
+                events.push(
+                    now_s,
+                    None,
+                    format!("{}: its quota begins anew", path.uplink),
+                );
             }
             self.now.insert(path.uplink.clone(), left);
         }

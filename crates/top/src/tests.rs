@@ -123,10 +123,12 @@ fn site(look: Look) -> App {
     ));
     app.news(News::Happened(vec![
         Happened {
+            site: None,
             at_s: NOW_S - 300,
             what: "the gateway started".to_owned(),
         },
         Happened {
+            site: None,
             at_s: NOW_S - 12,
             what: "wlan0: lost 8 %".to_owned(),
         },
@@ -601,6 +603,7 @@ fn texts_of_others_cannot_command_the_terminal() {
         NOW_S,
     ));
     app.news(News::Happened(vec![Happened {
+        site: None,
         at_s: NOW_S,
         what: HOSTILE.to_owned(),
     }]));

@@ -142,7 +142,12 @@ pub(super) fn command(socket: PathBuf, config: Option<PathBuf>) -> anyhow::Resul
 }
 
 /// Runs a program. It is killed when it takes longer than `limit`.
-fn command_within(limit: Duration, program: PathBuf, socket: PathBuf, config: Option<PathBuf>) -> Command {
+fn command_within(
+    limit: Duration,
+    program: PathBuf,
+    socket: PathBuf,
+    config: Option<PathBuf>,
+) -> Command {
     Arc::new(move |arguments| {
         let mut command = std::process::Command::new(&program);
         command.env("ROPEWALK_SOCKET", &socket).env("NO_COLOR", "1");
