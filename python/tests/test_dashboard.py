@@ -461,7 +461,7 @@ def test_a_demo_shows_an_uplink_fail_and_leaves_nothing(tmp_path: Path) -> None:
         }
 
     before = namespaces()
-    arguments = [ROPEWALK, "demo", "--dashboard", "--seconds", "12"]
+    arguments = [str(ROPEWALK), "demo", "--dashboard", "--seconds", "12"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as demo:
         try:
             assert demo.stdout is not None

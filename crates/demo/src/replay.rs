@@ -7,12 +7,16 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use ropewalk_testbed::programs;
 
+const EXAMPLES: &str = "Examples:
+  ropewalk replay wifi.csv lte.csv                 a download and a call, alone and together
+  ropewalk replay a.up b.up --delay 10ms,40ms --svg gain.svg";
+
 /// Play recorded uplinks: what would they carry alone, and what together through Ropewalk?
 ///
 /// The same as `ropewalk-sim replay`, which has the real scheduler in virtual time. `ropewalk replay --help` lists
 /// its options.
 #[derive(Clone, Debug, clap::Args)]
-#[command(disable_help_flag = true)]
+#[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub struct ReplayArgs {
     /// Recordings, one for each uplink, and options
     #[arg(
