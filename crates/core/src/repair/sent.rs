@@ -1,6 +1,9 @@
 //! The ingress's side: what a path carried lately, by number.
 
-use super::tuning::{AGE_MAX, AGE_MIN, AGE_ROUND_TRIPS, CLEAN_RATE_MAX, PACKETS_MAX, WANTED_FOR};
+use super::tuning::{
+    AGE_MAX, AGE_MIN, AGE_ROUND_TRIPS, AGE_UNACKNOWLEDGED_MAX, CLEAN_RATE_MAX, PACKETS_MAX,
+    WANTED_FOR,
+};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId, Rate};
 use std::collections::VecDeque;
@@ -29,6 +32,8 @@ pub struct SentLog {
     wanted_until: Instant,
     /// Round-trip time of the path.
     round_trip: Duration,
+    /// What was sent since then is not acknowledged, if anything is.
+    unacknowledged: Option<Instant>,
 }
 
 impl SentLog {
@@ -52,6 +57,12 @@ impl SentLog {
     /// How long what was sent is remembered depends on the path's round-trip time, which is this now.
     pub const fn set_round_trip(&mut self, round_trip: Duration) {
         self.round_trip = round_trip;
+    }
+
+    /// What was sent since then is not acknowledged, and is remembered for as long as that takes, within bounds: TCP
+    /// may wait for seconds after an outage before it sends anything again. `None` says that all is acknowledged.
+    pub const fn set_unacknowledged(&mut self, since: Option<Instant>) {
+        self.unacknowledged = since;
     }
 
     /// Remembers what is sent now with the number `seq`; numbers must not go back.
@@ -148,8 +159,17 @@ impl SentLog {
     /// Forgets what is too old.
     pub fn forget_old(&mut self, now: Instant) {
         let age = (self.round_trip * AGE_ROUND_TRIPS).clamp(AGE_MIN, AGE_MAX);
+        let unacknowledged = self.unacknowledged.unwrap_or(Instant::FAR_FUTURE);
+        let keeps = |sent: &Sent| {
+            let most = if sent.at >= unacknowledged {
+                AGE_UNACKNOWLEDGED_MAX
+            } else {
+                age
+            };
+            now.since(sent.at) <= most
+        };
         while let Some(first) = self.packets.front() {
-            if first.as_ref().is_some_and(|sent| now.since(sent.at) <= age) {
+            if first.as_ref().is_some_and(keeps) {
                 break;
             }
             self.forget_first();
@@ -205,6 +225,35 @@ mod tests {
             log.forget_old(at(101 + until));
             assert!(!log.has(5), "{round_trip} ms");
         }
+    }
+
+    #[test]
+    fn what_is_not_acknowledged_is_remembered_for_longer() {
+        let at = Instant::from_millis;
+        let mut log = SentLog::default();
+        log.keep(5, sent(at(100), 5));
+        log.keep(6, sent(at(200), 6));
+        log.set_unacknowledged(Some(at(200)));
+        log.keep(7, sent(at(9_000), 7));
+        assert_eq!([5, 6, 7].map(|seq| log.has(seq)), [false, true, true]);
+        log.set_unacknowledged(None);
+        log.forget_old(at(9_000));
+        assert_eq!([5, 6, 7].map(|seq| log.has(seq)), [false, false, true]);
+    }
+
+    #[test]
+    fn what_is_never_acknowledged_is_bounded_in_number_and_time() {
+        let mut log = SentLog::default();
+        log.set_unacknowledged(Some(Instant::ZERO));
+        for n in 0..9_000u16 {
+            log.keep(n, sent(Instant::from_millis(u64::from(n)), n));
+        }
+        assert_eq!(log.len(), PACKETS_MAX);
+        // Packet 8,999 is 0.5 s short of the limit then, and packet 7,000 is 1.5 s beyond it.
+        log.give_back(Instant::from_millis(8_499) + AGE_UNACKNOWLEDGED_MAX);
+        assert!(!log.has(7_000) && log.has(8_999));
+        log.give_back(Instant::from_millis(9_000) + AGE_UNACKNOWLEDGED_MAX);
+        assert_eq!((log.len(), log.packets.capacity()), (0, 0));
     }
 
     #[test]

@@ -18,13 +18,17 @@ pub(super) const ALLOWANCE_MAX: Duration = Duration::from_millis(60);
 pub(super) const ALLOWANCE_HALF_LIFE: Duration = Duration::from_secs(5);
 /// Most datagrams remembered per path. More: repairs on faster and longer paths, memory.
 pub(crate) const PACKETS_MAX: usize = 8_192;
-/// How long a datagram is remembered, in round trips of its path: longer than the path takes to become suspect, and
-/// a question about the datagram to come. Longer: the same. With 3 s for every path a hub took half as much memory
+/// How long a datagram is remembered that may be acknowledged, in round trips of its path: longer than a question about
+/// the datagram takes to come. Longer: the same. With 3 s for every path a hub took half as much memory
 /// again; with 1 s packets of paths with 300 ms were lost (`docs/chaos.md`).
 pub(super) const AGE_ROUND_TRIPS: u32 = 8;
 /// Shortest and longest such time.
 pub(super) const AGE_MIN: Duration = Duration::from_secs(1);
 pub(super) const AGE_MAX: Duration = Duration::from_secs(3);
+/// How long a datagram is remembered that is known not to be acknowledged: as long as TCP segments are held in an
+/// outage. TCP below a path may wait for seconds after an outage before it sends again. Longer: memory of a path whose
+/// connection is not acknowledged and not replaced.
+pub(super) const AGE_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(60);
 /// How long a path that needed a repair is expected to need others.
 pub(super) const WANTED_FOR: Duration = Duration::from_secs(60);
 /// Above this rate a path that has lost nothing lately remembers nothing: memory would be read

@@ -177,14 +177,15 @@ fn what_was_sent_long_ago_is_not_sent_again() {
         let mut nack = Vec::new();
         ropewalk_wire::emit_nack(ropewalk_wire::Stamp::default(), &[run], &mut nack);
         let id = PathId(0);
-        pair.site
-            .tunnel
-            .handle_datagram(now, id, Ecn::NotEct, nack.into());
+        // Nothing sent waits for an acknowledgement any more.
         let snapshot = PathSnapshot {
             max_datagram: 1_400,
             ..PathSnapshot::default()
         };
         pair.site.tunnel.update_path(now, id, snapshot);
+        pair.site
+            .tunnel
+            .handle_datagram(now, id, Ecn::NotEct, nack.into());
         pair.site.tunnel.poll_transmit(now, &mut Vec::new(), 10);
         assert_eq!(pair.site.tunnel.stats().repairs_sent, repairs, "{age:?}");
     }

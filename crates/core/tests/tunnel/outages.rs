@@ -305,6 +305,35 @@ fn a_path_that_is_about_to_end_is_used_before_one_that_is_silent() {
 }
 
 #[test]
+fn what_tcp_below_a_path_has_not_acknowledged_goes_over_the_next_connection() {
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 20)]);
+    let (start, id) = (pair.now(), PathId(0));
+    let usual = PathSnapshot {
+        free: 1_000_000,
+        ..pair.site.paths[0].report.clone()
+    };
+    let tunnel = &mut pair.site.tunnel;
+    let (mut now, mut out) = (start, Vec::new());
+    // TCP acknowledges for three seconds, and nothing new.
+    for number in 0..60 {
+        now = start + Duration::from_millis(50) * number;
+        let says_nothing_new = PathSnapshot {
+            silent_since: Some(now),
+            oldest_sent: Some(start),
+            ..usual.clone()
+        };
+        tunnel.update_path(now, id, says_nothing_new);
+        tunnel.handle_inner(now, packet::tcp(number, 9, 1_250), false);
+        tunnel.poll_transmit(now, &mut out, 10);
+    }
+    assert_eq!(tunnel.stats().tx_packets, 60);
+    tunnel.add_path(now, id, PathConfig::default());
+    tunnel.update_path(now, id, usual);
+    tunnel.poll_transmit(now, &mut out, 100);
+    assert_eq!(tunnel.stats().repairs_sent, 60);
+}
+
+#[test]
 fn a_path_that_swallows_its_first_packets_loses_none_of_them() {
     for swallowed in [10, 100, 200] {
         // The path is too slow to be suspect before it carries something.

@@ -67,6 +67,9 @@ pub(super) const LOST_BEFORE: Duration = Duration::from_secs(62);
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
 /// Connections that are not needed any more are gone after this time: [idle timeout, 90 s, and what drains].
 pub(super) const LINKS_TIME: Duration = Duration::from_secs(300);
+/// And at some time within this one after that each path has one connection: an attempt that was not needed ends, and
+/// the state of its connection with it.
+pub(super) const LINKS_MOMENT: Duration = Duration::from_secs(15);
 /// Turns of all gateways in [`LOOK`] that need no reason.
 pub(super) const TURNS_FREE: u64 = 400;
 /// Turns for each packet that is sent or offered.

@@ -290,6 +290,9 @@ impl Paths {
     pub fn update(&mut self, now: Instant, id: PathId, snapshot: PathSnapshot) {
         if let Some(path) = self.map.get_mut(id) {
             path.snapshot = snapshot;
+            let silent = path.snapshot.silent_since;
+            let since = silent.map(|silence| unacknowledged(silence, &path.snapshot));
+            path.sent_log.set_unacknowledged(since);
             path.watch_queue(now);
             self.state_changed |= path.judge(now);
             self.follow_sizes(now);
