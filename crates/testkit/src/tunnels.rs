@@ -195,6 +195,19 @@ impl TunnelEnd {
 
     /// A new connection for a path. The one before is read for a while.
     pub fn connect(&mut self, now: Instant, path: usize, connection: u32) {
+        self.put_in_use(now, path, connection);
+        self.tunnel.add_path(now, id(path), PathConfig::default());
+    }
+
+    /// The connection before takes its path back from the one in use, which is read for a while.
+    pub fn take_back(&mut self, now: Instant, path: usize) {
+        let before = self.paths[path].drained.expect("a connection before");
+        self.put_in_use(now, path, before.0);
+        self.tunnel
+            .take_path_back(now, id(path), PathConfig::default());
+    }
+
+    fn put_in_use(&mut self, now: Instant, path: usize, connection: u32) {
         let at = &mut self.paths[path];
         let drained = at.connection.map(|old| (old, now + DRAIN));
         *at = BarePath {
@@ -204,7 +217,6 @@ impl TunnelEnd {
             datagrams: at.datagrams,
             ..BarePath::new(at.report.clone())
         };
-        self.tunnel.add_path(now, id(path), PathConfig::default());
     }
 
     /// Takes a path away.

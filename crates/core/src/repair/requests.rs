@@ -42,6 +42,8 @@ struct PathGaps {
     code_wait: (Duration, Instant),
     /// Numbers in a row that were behind and not missing.
     outdated: u8,
+    /// The numbers go on from an unknown one, and do not begin at zero.
+    goes_on: bool,
 }
 
 /// What this egress misses, on all paths.
@@ -96,7 +98,8 @@ impl Requests {
             // Numbers begin at zero: the first packets of a path may be lost like others.
             path.newest = stamp.sent_at;
         }
-        let expected = path.next.unwrap_or(0);
+        let first = if path.goes_on { seq } else { 0 };
+        let expected = path.next.unwrap_or(first);
         let ahead = seq.wrapping_sub(expected);
         if ahead == 0 {
             path.next = Some(seq.wrapping_add(1));
@@ -137,6 +140,14 @@ impl Requests {
                 newest: path.newest,
                 ..PathGaps::default()
             };
+        }
+    }
+
+    /// A connection has its path back, over which numbers of the peer went on meanwhile: they begin at any number.
+    pub fn on_path_taken_back(&mut self, path: PathId) {
+        self.on_path_removed(path);
+        if let Some(path) = self.paths.get_mut(path.index()) {
+            path.goes_on = true;
         }
     }
 
@@ -445,6 +456,19 @@ mod tests {
         requests.on_back(at(30_000));
         requests.on_datagram(at(30_000), PathId(0), stamp(4, 30_000));
         assert_eq!(ask(&mut requests, at(30_000)), [(0, 1, 1), (0, 3, 1)]);
+    }
+
+    #[test]
+    fn the_numbers_of_a_path_that_is_taken_back_begin_anywhere() {
+        let mut requests = Requests::default();
+        for seq in 0..500 {
+            requests.on_datagram(Instant::ZERO, PathId(0), stamp(seq, 0));
+        }
+        requests.on_path_taken_back(PathId(0));
+        for seq in [503, 505] {
+            requests.on_datagram(Instant::ZERO, PathId(0), stamp(seq, 0));
+        }
+        assert_eq!(ask(&mut requests, Instant::ZERO), [(0, 504, 1)]);
     }
 
     #[test]

@@ -202,6 +202,13 @@ impl Tunnel {
         self.paths.add(now, id, config);
     }
 
+    /// [`Tunnel::add_path`] for a connection that takes its path back from a newer one. The peer never left it, and
+    /// its numbers go on.
+    pub fn take_path_back(&mut self, now: Instant, id: PathId, config: PathConfig) {
+        self.add_path(now, id, config);
+        self.egress.reorder.requests.on_path_taken_back(id);
+    }
+
     /// Takes a path away.
     pub fn remove_path(&mut self, now: Instant, id: PathId) {
         self.tick(now);

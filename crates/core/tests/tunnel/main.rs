@@ -192,6 +192,34 @@ fn what_was_sent_long_ago_is_not_sent_again() {
 }
 
 #[test]
+fn nothing_that_came_is_asked_for_when_a_connection_takes_its_path_back() {
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 25)]);
+    for _ in 0..500 {
+        pair.offer_segment(1_250);
+        pair.run(Duration::from_millis(2));
+    }
+    pair.run(Duration::from_millis(200));
+    // The site tried a newer connection, gave it up, and says so.
+    let now = pair.now();
+    pair.hub.connect(now, 0, 2);
+    pair.hub.take_back(now, 0);
+    pair.offer_segment(1_250);
+    pair.run(Duration::from_millis(500));
+    assert_eq!(pair.hub.delivered.len(), 501);
+    assert_eq!(pair.hub.tunnel.stats().repairs_asked, 0);
+    assert_eq!(pair.site.tunnel.stats().repairs_sent, 0);
+    // What is lost afterwards is asked for.
+    pair.set_dead(0, Selector::One(Side::Up), true);
+    pair.offer_segment(1_250);
+    pair.run(Duration::from_millis(1));
+    pair.set_dead(0, Selector::One(Side::Up), false);
+    pair.offer_segment(1_250);
+    pair.run(Duration::from_millis(500));
+    assert_eq!(pair.hub.delivered.len(), 503);
+    assert_eq!(pair.hub.tunnel.stats().repairs_asked, 1);
+}
+
+#[test]
 fn a_tunnel_that_has_just_lost_its_last_path_wants_nothing() {
     let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 25)]);
     pair.offer(100, 9);
