@@ -151,6 +151,16 @@ impl Requests {
         }
     }
 
+    /// All paths are silent, the last one since `silence`. What was given up before is forgotten: the peer does not
+    /// have it any more, and its number may belong to another packet when the outage is over.
+    pub fn on_down(&mut self, silence: Instant) {
+        for path in &mut self.paths {
+            for list in [&mut path.repeated, &mut path.asked] {
+                list.retain(|gap| gap.found + self.patience >= silence);
+            }
+        }
+    }
+
     /// An outage of all paths is over, and nobody heard what was asked in it: all that is missing is asked for anew.
     pub fn on_back(&mut self, now: Instant) {
         for path in &mut self.paths {
@@ -456,6 +466,26 @@ mod tests {
         requests.on_back(at(30_000));
         requests.on_datagram(at(30_000), PathId(0), stamp(4, 30_000));
         assert_eq!(ask(&mut requests, at(30_000)), [(0, 1, 1), (0, 3, 1)]);
+    }
+
+    #[test]
+    fn what_was_given_up_before_an_outage_is_not_asked_for_after_it() {
+        let at = Instant::from_millis;
+        // What was found when the silence had just begun, or a little before, nobody may have heard.
+        for (found, again) in [(0, false), (9_900, false), (10_050, true), (10_200, true)] {
+            let mut requests = Requests::default();
+            requests.set_patience(Duration::from_millis(60), Duration::from_millis(15));
+            for seq in [0, 2] {
+                requests.on_datagram(at(found), PathId(0), stamp(seq, found));
+            }
+            while let Some(now) = requests.poll_timeout() {
+                assert_eq!(ask(&mut requests, now), [(0, 1, 1)]);
+            }
+            requests.on_down(at(10_100));
+            requests.on_back(at(30_000));
+            let asked = ask(&mut requests, at(30_000));
+            assert_eq!(asked, [(0, 1, 1)][..usize::from(again)], "{found} ms");
+        }
     }
 
     #[test]

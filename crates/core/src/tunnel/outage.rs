@@ -19,6 +19,14 @@ impl Paths {
         self.iter().all(|(_, path)| path.suspect())
     }
 
+    /// When the last of the silent paths fell silent; `None` while none is.
+    pub fn silent_since(&self) -> Option<Instant> {
+        let silences = self
+            .iter()
+            .filter_map(|(_, path)| path.liveness.suspect_since());
+        silences.max()
+    }
+
     /// Moves what paths carried before they fell silent to what is doubtful, now that a path can
     /// take it.
     pub fn collect_undelivered(&mut self) {
@@ -104,6 +112,8 @@ impl Tunnel {
         match self.hold.follow(now, all_down) {
             None => {}
             Some(Turn::Down) if self.hold.is_outage() => {
+                let silence = self.paths.silent_since().unwrap_or(now);
+                self.egress.reorder.requests.on_down(silence);
                 self.ingress.queue.hold();
                 self.freezer.on_down();
             }

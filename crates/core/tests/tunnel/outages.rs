@@ -2,6 +2,7 @@
 
 use super::*;
 use ropewalk_core::hold::Freeze;
+use ropewalk_wire::{Datagram, nack_runs};
 
 /// Both directions of every path swallow everything, or none does.
 fn cut(pair: &mut World, cut: bool) {
@@ -302,6 +303,54 @@ fn a_path_that_is_about_to_end_is_used_before_one_that_is_silent() {
     offer(&mut pair, 100);
     pair.run(Duration::from_secs(1));
     assert_eq!(pair.numbers().len(), pair.offered as usize);
+}
+
+#[test]
+fn what_was_repaired_long_before_an_outage_is_not_asked_for_after_it() {
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 20)]);
+    let segments = |pair: &mut World, count: u32| {
+        for _ in 0..count {
+            pair.offer_segment(1_250);
+            pair.run(Duration::from_millis(5));
+        }
+    };
+    segments(&mut pair, 100);
+    pair.set_dead(0, Selector::One(Side::Up), true);
+    segments(&mut pair, 1);
+    let number = |(_, _, datagram): &(Instant, PathId, Bytes)| match Datagram::parse(datagram) {
+        Ok(Datagram::Data { header, .. }) => Some(header.stamp.path_seq),
+        _ => None,
+    };
+    let lost = pair.site.sent.iter().rev().find_map(number);
+    let lost = lost.expect("a segment");
+    pair.set_dead(0, Selector::One(Side::Up), false);
+    segments(&mut pair, 1_000);
+    let asked = times_asked(&pair, lost);
+    assert!(asked > 0);
+    // The hub has something to send as well, and notices the outage.
+    cut(&mut pair, true);
+    let now = pair.now();
+    let reply = packet::tcp(0, 9, 1_250);
+    pair.hub.tunnel.handle_inner(now, reply, false);
+    pair.run(Duration::from_secs(2));
+    assert!(pair.hub.tunnel.down_since().is_some());
+    cut(&mut pair, false);
+    segments(&mut pair, 100);
+    pair.run(Duration::from_secs(1));
+    let mut numbers = pair.numbers();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..pair.offered).collect::<Vec<u32>>());
+    assert_eq!(times_asked(&pair, lost), asked);
+}
+
+/// How many NACKs of the hub name the number.
+fn times_asked(pair: &World, number: u16) -> usize {
+    let names = |(_, _, datagram): &&(Instant, PathId, Bytes)| match Datagram::parse(datagram) {
+        Ok(Datagram::Nack { at, .. }) => nack_runs(&datagram[at..])
+            .any(|run| number.wrapping_sub(run.first) < u16::from(run.count)),
+        _ => false,
+    };
+    pair.hub.sent.iter().filter(names).count()
 }
 
 #[test]

@@ -80,6 +80,11 @@ impl PathLiveness {
         self.suspect_since.is_some()
     }
 
+    /// When the silence began for which it is suspect.
+    pub const fn suspect_since(&self) -> Option<Instant> {
+        self.suspect_since
+    }
+
     pub fn usable(&self) -> bool {
         self.standing() == Standing::Usable
     }
