@@ -188,7 +188,8 @@ impl<'a> Stage<'a> {
             hub_asleep_until: now,
             behind: 0,
             excused: vec![Vec::new(); count],
-            dropped: vec![Dropped::default(); count],
+            // Each a list of its own: `vec!` would share one.
+            dropped: (0..count).map(|_| Dropped::default()).collect(),
             talking: true,
             readdressed: 0,
             outcome: Outcome::default(),
