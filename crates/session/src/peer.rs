@@ -117,9 +117,14 @@ impl Peer {
 
     /// Puts a path on a link. The link it was on before is read a little longer, then closed.
     pub(crate) fn set_path(&mut self, now: Instant, id: PathId, path: PeerPath) {
-        self.tunnel.add_path(now, id, path.config.clone());
-        // A connection may take its path back from a newer one.
+        let before = self.draining.len();
         self.draining.retain(|d| d.0 != path.link);
+        let config = path.config.clone();
+        if self.draining.len() < before {
+            self.tunnel.take_path_back(now, id, config);
+        } else {
+            self.tunnel.add_path(now, id, config);
+        }
         if let Some(old) = self.paths[id.index()].replace(path) {
             self.draining.push((old.link, id, now + DRAIN));
         }
@@ -427,4 +432,65 @@ impl Peer {
 
 fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::StreamId;
+    use ropewalk_transport::Identity;
+    use ropewalk_types::{Ecn, PathSnapshot};
+    use ropewalk_wire::{Stamp, emit_probe};
+
+    fn peer() -> Peer {
+        let identity = Identity::from_seed([1; 32]).expect("a key");
+        let key = identity.public_key();
+        let common = CommonSettings {
+            identity,
+            scheduler_send: Default::default(),
+            scheduler_receive: Default::default(),
+            classes: Arc::default(),
+            hold: Default::default(),
+            send: Default::default(),
+            congestion: CongestionControl::default(),
+            mtu: None,
+        };
+        Peer::new("site".into(), key, Default::default(), &common, None, 1)
+    }
+
+    #[test]
+    fn only_a_new_connection_begins_its_numbers_at_zero() {
+        let (now, id) = (Instant::from_millis(1_000), PathId(0));
+        for (carriers, asked) in [([1, 2, 1], 0), ([1, 2, 3], 500)] {
+            let mut peer = peer();
+            let probe = |peer: &mut Peer, path_seq| {
+                let stamp = Stamp {
+                    path_seq,
+                    ..Stamp::default()
+                };
+                let mut bytes = Vec::new();
+                emit_probe(stamp, None, &mut bytes);
+                let tunnel = &mut peer.tunnel;
+                tunnel.handle_datagram(now, id, Ecn::NotEct, bytes.into());
+            };
+            for (generation, link) in (1..).zip(carriers) {
+                let carrier = PeerPath {
+                    link: LinkId::Tls(StreamId(link)),
+                    generation,
+                    name: "up0".into(),
+                    config: PathConfig::default(),
+                    congestion: CongestionControl::default(),
+                };
+                peer.set_path(now, id, carrier);
+                if generation == 1 {
+                    (0..500).for_each(|number| probe(&mut peer, number));
+                }
+            }
+            probe(&mut peer, 500);
+            let tunnel = &mut peer.tunnel;
+            tunnel.update_path(now, id, PathSnapshot::default());
+            tunnel.poll_transmit(now, &mut Vec::new(), 1);
+            assert_eq!(tunnel.stats().repairs_asked, asked, "{carriers:?}");
+        }
+    }
 }
