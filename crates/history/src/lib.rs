@@ -128,10 +128,20 @@ impl History {
         &mut self,
         now_ms: u64,
         status: &Status,
-        quota: impl Fn(&str) -> Option<Quota>,
+        quota: impl Fn(&str) -> Option<Quota> + Copy,
     ) -> BTreeSet<String> {
         self.usage
             .sample(now_ms / 1_000, status, quota, &mut self.events);
+        self.usage.used_up()
+    }
+
+    /// The uplinks that had nothing left when an earlier run ended.
+    pub fn recall_quotas(
+        &mut self,
+        now_ms: u64,
+        quota: impl Fn(&str) -> Option<Quota>,
+    ) -> BTreeSet<String> {
+        self.usage.recall(now_ms / 1_000, quota);
         self.usage.used_up()
     }
 

@@ -26,6 +26,8 @@ pub struct Used {
     pub uplink: String,
     /// Begin of the month, seconds since 1970; 0 while the clock was never right.
     since_s: u64,
+    /// Day on which the month began.
+    day: u8,
     bytes: u64,
     /// Counter of the path at the last sample.
     #[serde(skip)]
@@ -44,7 +46,7 @@ impl Usage {
         &mut self,
         now_s: u64,
         status: &Status,
-        quota: impl Fn(&str) -> Option<Quota>,
+        quota: impl Fn(&str) -> Option<Quota> + Copy,
         events: &mut Events,
     ) {
         self.now.clear();
@@ -65,11 +67,7 @@ impl Usage {
             let new = last.map_or(0, |last| counter.checked_sub(last).unwrap_or(counter));
             let was = used.bytes;
             used.bytes = used.bytes.saturating_add(new);
-            let left = QuotaStatus {
-                bytes: quota.bytes,
-                used: used.bytes,
-                ends_in_s: used.ends_s(quota).saturating_sub(now_s),
-            };
+            let left = used.status(now_s, quota);
             let part = |bytes: u64| {
                 let percent = u128::from(bytes) * 100 / u128::from(quota.bytes.max(1));
                 TOLD.into_iter().rfind(|told| u128::from(*told) <= percent)
@@ -90,6 +88,21 @@ impl Usage {
                 );
             }
             self.now.insert(path.uplink.clone(), left);
+        }
+        self.recall(now_s, quota);
+    }
+
+    /// Adds the uplinks that are not there at the moment: a modem that comes back has no quota anew.
+    pub fn recall(&mut self, now_s: u64, quota: impl Fn(&str) -> Option<Quota>) {
+        for used in &mut self.used {
+            if self.now.contains_key(&used.uplink) {
+                continue;
+            }
+            if let Some(quota) = quota(&used.uplink) {
+                used.begin(now_s, quota);
+                self.now
+                    .insert(used.uplink.clone(), used.status(now_s, quota));
+            }
         }
     }
 
@@ -137,6 +150,11 @@ impl Used {
             return;
         }
         let since_s = begin_of_month(now_s, quota.day);
+        if self.day != quota.day {
+            // The same month has another begin.
+            (self.day, self.since_s) = (quota.day, since_s);
+            return;
+        }
         // A clock that was set back by days is awaited. One that was set back further had been wrong.
         if since_s < self.since_s && self.since_s - since_s <= SET_BACK_S {
             return;
@@ -146,6 +164,14 @@ impl Used {
             self.bytes = 0;
         }
         self.since_s = since_s;
+    }
+
+    fn status(&self, now_s: u64, quota: Quota) -> QuotaStatus {
+        QuotaStatus {
+            bytes: quota.bytes,
+            used: self.bytes,
+            ends_in_s: self.ends_s(quota).saturating_sub(now_s),
+        }
     }
 
     /// When the next month begins, seconds since 1970.
@@ -257,6 +283,28 @@ mod tests {
                 quota("its quota begins anew"),
             ]
         );
+    }
+
+    #[test]
+    fn an_uplink_that_is_gone_and_another_day_of_the_quota_keep_the_count() {
+        let (mut usage, mut events) = (Usage::default(), Events::default());
+        for bytes in [0, 1_200] {
+            usage.sample(NOW, &status(bytes), quota, &mut events);
+        }
+        let gone = Status::default();
+        usage.sample(NOW + 1, &gone, quota, &mut events);
+        assert_eq!(usage.used_up().len(), 1, "its modem is away");
+        // A gateway that starts knows so before it has seen the uplink.
+        let mut next = Usage::default();
+        next.restore(usage.save());
+        next.recall(NOW + 2, quota);
+        assert_eq!(next.used_up().len(), 1);
+        let of_day = |day| move |uplink: &str| quota(uplink).map(|quota| Quota { day, ..quota });
+        next.sample(NOW + 3, &status(1_200), of_day(20), &mut events);
+        assert_eq!(next.of("wwan0").unwrap().used, 1_200);
+        next.sample(DECEMBER + 19 * DAY, &status(1_200), of_day(20), &mut events);
+        assert_eq!(next.of("wwan0").unwrap().used, 0);
+        next.recall(NOW + 4, |_| None);
     }
 
     #[test]

@@ -11,7 +11,8 @@
 //! | `worker.rs` | the thread that asks the gateway and carries orders out |
 //! | `terminal.rs` | the terminal: its modes, its keys, signals |
 //!
-//! Invariant: however the program ends, short of SIGKILL, the terminal is as it was.
+//! Invariant: when the program ends by a key, a panic, SIGHUP, SIGINT or SIGTERM, the terminal is as it was. A terminal
+//! that takes no output keeps its other screen.
 
 #![forbid(unsafe_code)]
 

@@ -392,6 +392,47 @@ fn a_machine_without_rest_begins_few_handshakes_and_lets_a_site_in_beside_a_floo
 }
 
 #[test]
+fn a_handshake_that_is_begun_goes_on_while_others_of_its_socket_wait() {
+    let now = Instant::from_millis(1);
+    let mut hub = Endpoint::new(hub_config()).unwrap();
+    hub.rested(Duration::ZERO);
+    let from: SocketAddr = "203.0.113.9:1".parse().unwrap();
+    let there: SocketAddr = "198.51.100.1:443".parse().unwrap();
+    let socket = SocketId::default();
+    let mut site = Endpoint::new(config(1)).unwrap();
+    let key = identity(2).public_key();
+    let id = site.connect(now, there, key, BDP).unwrap();
+    let mut packet = Vec::new();
+    site.poll_transmit(now, id, &mut packet).unwrap();
+    let bytes = BytesMut::from(&packet[..]);
+    hub.handle_udp(now, socket, from, None, Ecn::NotEct, bytes);
+    // A machine that did not rest begins no others.
+    (0..20).for_each(|number| stall(&mut hub, now, number, from));
+    let begun = hub.stats().handshakes_open;
+    assert!(
+        begun < 20 && hub.stats().handshakes_refused > 0,
+        "{:?}",
+        hub.stats()
+    );
+    let mut up = false;
+    for _ in 0..10 {
+        while let Some(id) = hub.poll_dirty() {
+            while hub.poll_transmit(now, id, &mut packet).is_some() {
+                let bytes = BytesMut::from(&packet[..]);
+                site.handle_udp(now, socket, there, None, Ecn::NotEct, bytes);
+            }
+        }
+        while site.poll_transmit(now, id, &mut packet).is_some() {
+            let bytes = BytesMut::from(&packet[..]);
+            hub.handle_udp(now, socket, from, None, Ecn::NotEct, bytes);
+        }
+        let connected = |(_, event)| matches!(event, Event::Connected { .. });
+        up |= std::iter::from_fn(|| hub.poll_event()).any(connected);
+    }
+    assert!(up, "{:?}", hub.stats());
+}
+
+#[test]
 fn a_busy_hub_does_not_answer_who_does_not_know_its_key() {
     let mut world = world();
     let now = world.now();

@@ -157,6 +157,21 @@ impl Endpoint {
         self.index.connection_ids.get(&cid).copied()
     }
 
+    /// Whether a datagram that begins with an Initial packet belongs to a connection that was accepted or begun.
+    /// Without any work on the datagram.
+    pub fn knows_initial(&self, data: &[u8]) -> bool {
+        let Some((&len, rest)) = data.get(5..).and_then(<[u8]>::split_first) else {
+            return false;
+        };
+        let cid = match rest.get(..usize::from(len)) {
+            Some(cid) if cid.len() <= crate::MAX_CID_SIZE => ConnectionId::new(cid),
+            _ => return false,
+        };
+        let initial = self.index.connection_ids_initial.get(&cid);
+        self.index.connection_ids.contains_key(&cid)
+            || matches!(initial, Some(RouteDatagramTo::Connection(_)))
+    }
+
     /// The handle that the next connection gets
     pub fn next_handle(&self) -> ConnectionHandle {
         ConnectionHandle(self.connections.vacant_key())

@@ -191,6 +191,11 @@ pub(super) fn start<R: Role + Send + 'static>(
     engines.into_iter().map(spawn).collect()
 }
 
+fn duration(time: &Timespec) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
 /// Tells the control side when the thread panics: other workers may go on, and the hub has to end.
 struct PanicNotice(EventSink);
 
@@ -305,8 +310,10 @@ impl<R: Role + Send + 'static> Engine<R> {
                 Err(error) => return Err(error).context("waiting for events failed"),
             }
             let now = self.clock.now();
-            self.session
-                .handle_rest(now.since(before).saturating_sub(ASKING));
+            // Beyond what was asked for, the thread waited for a processor.
+            let asked = timeout.as_ref().map_or(Duration::MAX, duration);
+            let rest = now.since(before).min(asked).saturating_sub(ASKING);
+            self.session.handle_rest(rest);
             for event in &events {
                 let data = event.data;
                 match driver::Event::decode(data.u64()).ready {

@@ -60,8 +60,13 @@ pub(crate) fn next_of_site(key_file: &Path, hub: &HubKeys) -> anyhow::Result<Ide
     let own = key_file::load(key_file)?.public_key();
     let mut hubs = vec![hub.key];
     hubs.extend(hub.former);
-    let same = |hub: &PublicKey, key: &PublicKey| group_of(hub, key) == group_of(hub, &own);
-    key_file::next_or_create(key_file, |key| hubs.iter().all(|hub| same(hub, key)))
+    let groups: Vec<_> = hubs.iter().map(|hub| (hub, group_of(hub, &own))).collect();
+    let fits = |key: &PublicKey| {
+        groups
+            .iter()
+            .all(|(hub, group)| group_of(hub, key) == *group)
+    };
+    key_file::next_or_create(key_file, fits)
 }
 
 /// For a hub.

@@ -90,6 +90,10 @@ impl Memory {
     /// Counts against these quotas from now on.
     pub(super) fn count_quotas(&self, quotas: impl CountQuotas + 'static) {
         if let Some(kept) = &self.0 {
+            let recalled = kept
+                .history()
+                .recall_quotas(now_ms(), |uplink| quotas.quota(uplink));
+            quotas.used_up(recalled);
             // Whoever opens a memory calls this once.
             let _ = kept.quotas.set(Quotas(Box::new(quotas)));
         }

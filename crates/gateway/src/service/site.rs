@@ -607,14 +607,22 @@ impl CountQuotas for Quotas {
         if rules.used_up == uplinks {
             return;
         }
-        for uplink in uplinks.difference(&rules.used_up) {
+        let before = std::mem::take(&mut rules.used_up);
+        for uplink in uplinks.difference(&before) {
             tracing::warn!(
                 uplink,
                 "the quota is used up: kept for when nothing else works"
             );
         }
-        for uplink in rules.used_up.difference(&uplinks) {
+        for uplink in before.difference(&uplinks) {
             tracing::info!(uplink, "there is quota left: used like the others");
+        }
+        // A mark from before was not meant for this. One that is set from now on is.
+        let news = |uplink: &String| uplinks.contains(uplink) && !before.contains(uplink);
+        for (uplink, marks) in &mut rules.by_hand {
+            if news(uplink) && marks.standby == Some(false) {
+                marks.standby = None;
+            }
         }
         rules.used_up = uplinks;
         // A full channel means that the rules are followed anyway.

@@ -204,7 +204,13 @@ fn readable(file: &Path) -> Result<(), Failure> {
     let shown = file.display();
     let unusable = |problem: String| Failure(PLAN_UNUSABLE, problem);
     let refused = |error: std::io::Error| unusable(format!("cannot read {shown}: {error}"));
-    if std::fs::metadata(file).map_err(refused)?.len() > TRACE_BYTES_MAX {
+    let of = std::fs::metadata(file).map_err(refused)?;
+    if !of.is_file() {
+        return Err(unusable(format!(
+            "{shown} is no file; what comes from a pipe cannot be played twice"
+        )));
+    }
+    if of.len() > TRACE_BYTES_MAX {
         return Err(unusable(format!(
             "{shown}: longer than {TRACE_BYTES_MAX} bytes"
         )));

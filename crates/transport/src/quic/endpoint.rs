@@ -64,6 +64,15 @@ pub struct Endpoint {
     stats: EndpointStats,
 }
 
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // The library warns of those that nobody has answered.
+        while let Some((_, incoming)) = self.waiting.pop() {
+            self.inner.ignore(incoming);
+        }
+    }
+}
+
 impl Endpoint {
     /// An endpoint without connections.
     ///
@@ -228,8 +237,8 @@ impl Endpoint {
         let first = data
             .first()
             .is_some_and(|first| first & PACKET_TYPE == INITIAL);
-        if first && self.waiting.has_enough_of(&remote) && self.inner.connection_of(&data).is_none()
-        {
+        // Those that are begun go on.
+        if first && self.waiting.has_enough_of(&remote) && !self.inner.knows_initial(&data) {
             self.stats.handshakes_refused += 1;
             return None;
         }

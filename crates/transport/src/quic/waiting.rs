@@ -3,10 +3,11 @@
 //! A first packet costs its sender almost nothing and this side a handshake. So each handshake takes an interval,
 //! and time in which the machine rested counts many times: a machine that has time begins as many handshakes as it
 //! can, and a busy one only a few. Which comes first is fair: that of a socket with the fewest others waiting when
-//! it came, then that of a source with the fewest, then the oldest. A host that floods waits behind all others, also
-//! behind those that share its address.
+//! it came, then that of a source with the fewest, then the oldest. A flood from one socket waits behind all others,
+//! also behind those that share its address; one from many sockets of an address waits behind other addresses. Nothing
+//! here helps against a flood from many addresses, each of which was proved.
 //!
-//! Invariants: the counts are those of `waiting`. At most [`WAITING_MAX`] wait.
+//! Invariants: the counts are those of `waiting`. At most [`WAITING_MAX`] wait, and `by_age` has at most twice as many.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -117,6 +118,10 @@ impl<T> Waiting<T> {
         if self.waiting.len() <= WAITING_MAX {
             return None;
         }
+        if self.by_age.len() > 2 * WAITING_MAX {
+            let waiting = &self.waiting;
+            self.by_age.retain(|(_, rank)| waiting.contains_key(rank));
+        }
         let (&last, _) = self.waiting.last_key_value()?;
         self.remove(last)
     }
@@ -196,6 +201,7 @@ mod tests {
             let out = waiting.push(NOW, at(1, number), number);
             assert_ne!(out, Some(u16::MAX));
             assert_eq!(out.is_some(), usize::from(number) + 1 >= WAITING_MAX);
+            assert!(waiting.by_age.len() <= 2 * WAITING_MAX + 1);
         }
         assert_eq!(waiting.waiting.len(), WAITING_MAX);
         waiting.push(NOW, at(3, 1), u16::MAX - 1);
