@@ -3,7 +3,7 @@ CARGO ?= cargo
 # Programs, tests and benchmarks share one optimised profile: dependencies are compiled once.
 PROFILE := --release
 
-.PHONY: help demo test fuzz check build docs deb bench clean
+.PHONY: help demo test fuzz check build docs manual deb bench clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ check: ## formatting, lints, documentation and libraries
 docs: ## the documentation as a site, in target/site
 	@./scripts/packages docs
 	@./scripts/docs
+
+manual: build ## the manual pages of all programs, in target/manual
+	@test -d target/venv || python3 -m venv target/venv
+	@target/venv/bin/pip install -q --disable-pip-version-check -c python/constraints.txt '.[test]'
+	@target/venv/bin/python scripts/manual target/manual
+	@echo "read one with: man -M target/manual ropewalk-up"
 
 build: ## the programs, in target/release
 	@./scripts/packages build

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a Debian package of `ropewalk` and `ropewalk-linkem` with systemd units, manual page and
-# completions: packaging/deb.sh [OUTPUT-DIRECTORY]. The default directory is target/debian.
+# Builds a Debian package of `ropewalk` and `ropewalk-linkem` with systemd units, manual pages, schemas
+# and completions: packaging/deb.sh [OUTPUT-DIRECTORY]. The default directory is target/debian.
 #
 # PROFILE chooses another cargo profile than `dist`, PREBUILT=DIRECTORY takes programs that are
 # built already. TRAINED=FILE gives the compiler what packaging/train.sh has counted: the tunnel then costs
@@ -53,16 +53,22 @@ install -Dm644 packaging/polkit/ropewalk.rules "$root/usr/share/polkit-1/rules.d
 install -d "$root/etc/ropewalk"
 
 ropewalk=$built/ropewalk
-install -d "$root/usr/share/man/man1" "$root/usr/share/bash-completion/completions" \
+install -d "$root/usr/share/bash-completion/completions" \
 	"$root/usr/share/zsh/vendor-completions" "$root/usr/share/fish/vendor_completions.d"
-"$ropewalk" completions man | gzip -9n >"$root/usr/share/man/man1/ropewalk.1.gz"
+"$ropewalk" completions man --directory "$root/usr/share/man"
+"$built/ropewalk-linkem" --manual "$root/usr/share/man/man1"
+find "$root/usr/share/man" -type f -exec gzip -9n {} +
+install -d "$root/usr/share/ropewalk/schema"
+for role in hub site relay balance; do
+	"$ropewalk" schema "$role" >"$root/usr/share/ropewalk/schema/$role.schema.json"
+done
 "$ropewalk" completions bash >"$root/usr/share/bash-completion/completions/ropewalk"
 "$ropewalk" completions zsh >"$root/usr/share/zsh/vendor-completions/_ropewalk"
 "$ropewalk" completions fish >"$root/usr/share/fish/vendor_completions.d/ropewalk.fish"
 
 doc=$root/usr/share/doc/ropewalk
 install -d "$doc"
-for file in README.md CHANGELOG.md docs/configuration.md docs/operations.md docs/monitoring.md docs/kill-switch.md docs/relays.md docs/balance.md docs/via.md docs/hold.md; do
+for file in README.md CHANGELOG.md docs/configuration.md docs/schema.md docs/operations.md docs/monitoring.md docs/kill-switch.md docs/relays.md docs/balance.md docs/via.md docs/hold.md; do
 	if [ -f "$file" ]; then
 		install -m644 -t "$doc" "$file"
 	fi

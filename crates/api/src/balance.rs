@@ -1,11 +1,12 @@
 //! How flows are spread over uplinks, by `ropewalk balance` or beside a tunnel.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::metric::status;
 
 /// State of `ropewalk balance`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BalanceStatus {
     /// How new flows are shared.
     pub mode: String,
@@ -66,7 +67,7 @@ status! {
 }
 
 /// State of a rule.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RuleStatus {
     /// Its name.
     pub rule: String,
@@ -111,7 +112,7 @@ impl UplinkStatus {
 }
 
 /// What goes beside the tunnel, and why.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DirectStatus {
     /// Whether flows of classes with two ways go beside the tunnel because the hub is not reached.
     pub fallen_back: bool,
@@ -125,7 +126,7 @@ pub struct DirectStatus {
 }
 
 /// The way of the flows of a class.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WayStatus {
     /// Name of the class.
     pub class: String,

@@ -1,10 +1,11 @@
 //! What a gateway remembers of the last minutes, hour and day.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Answer of `GET /v1/history`: points at equal distances, oldest first. A point that is not known is absent
 /// (`null`). All lists have the same length.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct History {
     /// Seconds between points.
     pub step_s: u32,
@@ -19,7 +20,7 @@ pub struct History {
 }
 
 /// The points of an uplink.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UplinkHistory {
     /// Its name.
     pub name: String,
@@ -34,7 +35,7 @@ pub struct UplinkHistory {
 }
 
 /// Something that happened to a gateway, in words.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Happened {
     /// When, seconds since 1970.
     pub at_s: u64,

@@ -15,6 +15,8 @@ mod metric;
 pub mod prometheus;
 mod quota;
 mod request;
+mod routes;
+pub mod schema;
 mod status;
 mod tunnel;
 pub mod words;
@@ -30,5 +32,6 @@ pub use quota::{Quota, QuotaStatus};
 pub use request::{
     Direction, KeyRequest, LEAVING_SECONDS_MAX, Marks, PathRequest, PathUse, SchedulerRequest,
 };
+pub use routes::{Answer, Method, Route};
 pub use status::{KeyRotation, KillSwitchStatus, OnwardStatus, Status, WorkerStatus};
 pub use tunnel::{PathStatus, TunnelStatus};

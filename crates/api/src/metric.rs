@@ -70,7 +70,7 @@ macro_rules! status {
         computed { $($name:literal, $text:literal, $value:expr;)* }
     ) => {
         $(#[$about])*
-        #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         pub struct $kind {
             $($(#[doc = $help] #[serde(default)])? $(#[$attribute])* pub $field: $type,)+
         }

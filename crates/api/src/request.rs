@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use ropewalk_types::SchedulerKind;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Longest time for which the end of a path can be announced, seconds.
 pub const LEAVING_SECONDS_MAX: u32 = 3_600;
 
 /// Which way packets go, seen from this machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// From this machine to its peer.
@@ -38,10 +39,11 @@ pub enum PathUse {
 }
 
 /// Body of `POST /v1/scheduler`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SchedulerRequest {
     /// The new scheduler.
+    #[schemars(schema_with = "crate::schema::scheduler")]
     pub kind: SchedulerKind,
     /// Direction to change.
     #[serde(default)]
@@ -52,7 +54,7 @@ pub struct SchedulerRequest {
 }
 
 /// Body of `POST /v1/paths`: `enabled`, or `leaving` with `seconds` if wanted, or marks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathRequest {
     /// Uplink name.
@@ -84,7 +86,7 @@ pub struct Marks {
 }
 
 /// Body of `POST /v1/key`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRequest {
     /// Whether a hub is to have its next key now. Otherwise that key is made and announced.

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::words::Words;
 use crate::{BalanceStatus, DirectStatus, PathStatus, TunnelStatus};
 
 /// State of a gateway.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// `site`, `hub`, `relay` or `balance`.
     pub role: String,
@@ -55,7 +56,7 @@ pub struct Status {
 }
 
 /// What a site refuses to send beside its tunnel.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KillSwitchStatus {
     /// Whether the configuration has it on.
     pub on: bool,
@@ -73,7 +74,7 @@ pub struct KillSwitchStatus {
 }
 
 /// A gateway that changes its key.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeyRotation {
     /// The public key that it will have, base64.
     pub next_key: String,
@@ -85,7 +86,7 @@ pub struct KeyRotation {
 }
 
 /// A thread of a hub.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerStatus {
     /// Its number, from 0.
     pub worker: usize,
@@ -102,7 +103,7 @@ pub struct WorkerStatus {
 }
 
 /// A relay's side towards the next hub.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OnwardStatus {
     /// Public key there, base64.
     pub public_key: String,

@@ -22,8 +22,10 @@ status! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         knows_next_key: Option<bool>;
         /// Scheduler used when sending.
+        #[schemars(schema_with = "crate::schema::scheduler")]
         scheduler_send: SchedulerKind;
         /// Scheduler the peer uses towards this machine.
+        #[schemars(schema_with = "crate::schema::scheduler")]
         scheduler_receive: SchedulerKind;
         wire_version: u8 => "wire_version", "Version of the wire in use with the peer, 0 before both ends stated theirs.";
         /// Why the scheduler does what it does, in words, if it says.
@@ -85,14 +87,17 @@ status! {
         /// `quic` or `tls`.
         transport: String;
         /// Local address.
+        #[schemars(with = "Option<String>")]
         local: Option<SocketAddr>;
         /// Address of the peer.
+        #[schemars(with = "Option<String>")]
         remote: Option<SocketAddr>;
         /// Marked standby.
         standby: bool;
         /// Marked metered.
         metered: bool;
         /// Congestion control in use.
+        #[schemars(schema_with = "crate::schema::congestion")]
         congestion: CongestionControl;
         /// Milliseconds.
         rtt_ms: f64 => "rtt_seconds", "Smoothed round-trip time.", |ms| ms / 1e3;

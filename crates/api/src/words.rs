@@ -2,6 +2,7 @@
 //!
 //! Pure: equal status and equal past give equal words. Names of uplinks and sites never occur in them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{PathStatus, QuotaStatus, Status, TunnelStatus};
@@ -37,7 +38,7 @@ pub const CLOCK_MIN_S: u64 = 1_735_689_600;
 const SHARE_MIN: f64 = 0.005;
 
 /// What the words are about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum About {
     /// All is well.
@@ -76,7 +77,9 @@ pub enum About {
 }
 
 /// How much it matters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Weight {
     /// All is well, or as somebody wanted it.
@@ -89,7 +92,7 @@ pub enum Weight {
 }
 
 /// One thing that is to be said.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Words {
     /// What it is about.
     pub about: About,

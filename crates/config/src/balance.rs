@@ -11,9 +11,12 @@ use ipnet::IpNet;
 use ropewalk_core::balance::Mode;
 use ropewalk_core::protect::Ports;
 
+use super::BALANCE_CONFIG;
 use super::common::{self, Common};
-use super::reader::{Problems, Section, read};
-use super::uplinks::{Pattern, RULES_MAX, UplinkMark, UplinkRules, read_patterns};
+use super::reader::{self, Problems, Section, read};
+use super::survey::Table;
+use super::uplinks::{PATTERN, Pattern, RULES_MAX, UplinkMark, UplinkRules, read_patterns};
+use super::values::patterns::{DSCP, IP, NAME, NET, PORTS, PROTOCOL};
 use super::values::{
     is_host_name, parse_dscp, parse_ip, parse_name, parse_net, parse_ports, parse_protocol,
 };
@@ -39,6 +42,17 @@ pub(super) const TARGETS: [&str; 6] = [
     "2001:4860:4860::8888",
     "2620:fe::fe",
 ];
+
+/// The modes by their names.
+const MODES: [&str; 4] = {
+    let [a, b, c, d] = Mode::ALL;
+    [a.1, b.1, c.1, d.1]
+};
+/// What right texts match, for schemas.
+const PORTAL: &str = r"^http://[A-Za-z0-9_.-]+(:\+?[0-9]+)?(/|$)";
+const DOMAIN: &str = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$";
+const USER: &str = "^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31}$";
+const CGROUP: &str = "^[A-Za-z0-9_.@:-]+(/[A-Za-z0-9_.@:-]+)*$";
 
 /// Configuration of `ropewalk balance`.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,23 +184,29 @@ pub struct Rule {
 /// # Errors
 /// Every problem found.
 pub fn parse(path: &Path, text: &str) -> Result<BalanceConfig, Problems> {
-    read(path, text, |root| {
-        let common = common::read_without_tunnel(root, path, ROLE);
-        if !root.has("balance") {
-            let remedy = "write [balance], which may be empty: it tells what the file is for";
-            root.require("balance", None::<()>, remedy);
-        }
-        let balance = root.section("balance", |section| read_sharing(section, common, true));
-        let mut uplinks = root.section("uplinks", read_patterns);
-        let marks = root.sections("uplink", RULES_MAX, read_mark);
-        let (marks, extras) = marks.into_iter().flatten().unzip();
-        uplinks.marks = marks;
-        BalanceConfig {
-            uplinks,
-            extras,
-            ..read_surroundings(root, balance)
-        }
-    })
+    read(path, text, |root| read_all(root, path))
+}
+
+/// What is asked of such a file.
+#[must_use]
+pub fn survey() -> Table {
+    reader::survey(|root| read_all(root, Path::new(BALANCE_CONFIG)))
+}
+
+fn read_all(root: &mut Section<'_>, path: &Path) -> BalanceConfig {
+    let common = common::read_without_tunnel(root, path, ROLE);
+    let balance = root.section("balance", |section| read_sharing(section, common, true));
+    let remedy = "write [balance], which may be empty: it tells what the file is for";
+    root.require("balance", None::<()>, remedy);
+    let mut uplinks = root.section("uplinks", read_patterns);
+    let marks = root.sections("uplink", RULES_MAX, read_mark);
+    let (marks, extras) = marks.into_iter().flatten().unzip();
+    uplinks.marks = marks;
+    BalanceConfig {
+        uplinks,
+        extras,
+        ..read_surroundings(root, balance)
+    }
 }
 
 /// Reads `[probe]` and `[[rule]]`; the rest is as in `balance`.
@@ -229,11 +249,16 @@ pub(super) fn read_sharing(
     BalanceConfig {
         common,
         mode: section
-            .text("mode", &modes.join(", "), str::parse)
+            .choice("mode", &modes.join(", "), MODES, str::parse)
             .unwrap_or_default(),
         affinity: Duration::from_secs(60 * affinity.unwrap_or(AFFINITY_DEFAULT)),
         kept: section
-            .text("affinity_sites", "\"opened\" or \"all\"", parse_kept)
+            .choice(
+                "affinity_sites",
+                "\"opened\" or \"all\"",
+                KEPT.map(|(_, name)| name),
+                parse_kept,
+            )
             .unwrap_or_default(),
         forward: section.boolean("forward").unwrap_or(forward),
         flow_bytes: flow_kib.unwrap_or(FLOW_KIB_DEFAULT) << 10,
@@ -254,7 +279,9 @@ const AFFINITY_DEFAULT: u64 = 10;
 const FLOW_KIB_DEFAULT: u64 = 100;
 
 fn read_probe(section: &mut Section<'_>) -> ProbeConfig {
-    let targets = section.list("targets", "[\"1.1.1.1\"]", TARGETS_MAX, parse_ip);
+    let targets = section
+        .like(IP)
+        .list("targets", "[\"1.1.1.1\"]", TARGETS_MAX, parse_ip);
     let default = || {
         TARGETS
             .iter()
@@ -263,9 +290,18 @@ fn read_probe(section: &mut Section<'_>) -> ProbeConfig {
     };
     ProbeConfig {
         targets: targets.unwrap_or_else(default),
-        portal: section.text("portal", "\"http://example.org/generate_204\"", parse_url),
+        portal: section.like(PORTAL).text(
+            "portal",
+            "\"http://example.org/generate_204\"",
+            parse_url,
+        ),
         capacity: section
-            .text("capacity", "\"train\", \"vps\" or \"none\"", parse_capacity)
+            .choice(
+                "capacity",
+                "\"train\", \"vps\" or \"none\"",
+                CAPACITY_PROBES.map(|(name, _)| name),
+                parse_capacity,
+            )
             .unwrap_or(Some(CapacityProbe::default())),
     }
 }
@@ -278,7 +314,7 @@ fn parse_capacity(text: &str) -> Result<Option<CapacityProbe>, String> {
 }
 
 fn read_mark(section: &mut Section<'_>) -> Option<(UplinkMark, UplinkExtra)> {
-    let pattern = section.text("match", "\"wwan*\"", str::parse);
+    let pattern = section.like(PATTERN).text("match", "\"wwan*\"", str::parse);
     let pattern: Option<Pattern> = section.require("match", pattern, "write match = \"wwan*\"");
     let weight = section.integer("weight", 1..=1_000);
     let standby = section.boolean("standby").unwrap_or(false);
@@ -299,7 +335,8 @@ fn read_mark(section: &mut Section<'_>) -> Option<(UplinkMark, UplinkExtra)> {
 }
 
 fn one_per_family(section: &mut Section<'_>, key: &'static str, example: &str) -> Vec<IpAddr> {
-    let list = section.list(key, example, 2, parse_ip).unwrap_or_default();
+    let list = section.like(IP).list(key, example, 2, parse_ip);
+    let list = list.unwrap_or_default();
     if let [first, second] = list.as_slice()
         && first.is_ipv4() == second.is_ipv4()
     {
@@ -313,23 +350,37 @@ fn one_per_family(section: &mut Section<'_>, key: &'static str, example: &str) -
 }
 
 fn read_rule(section: &mut Section<'_>) -> Option<Rule> {
-    let name = section.text("name", "\"backups\"", parse_name);
+    let name = section.like(NAME).text("name", "\"backups\"", parse_name);
     let name = section.require("name", name, "write name = \"backups\"");
-    let uplinks = section.list("uplinks", "[\"wwan*\"]", RULES_MAX, str::parse);
+    let uplinks = section
+        .like(PATTERN)
+        .list("uplinks", "[\"wwan*\"]", RULES_MAX, str::parse);
     let uplinks = section.require("uplinks", uplinks, "write uplinks = [\"wwan*\"]");
     let networks = "[\"192.0.2.0/24\", \"2001:db8::/32\"]";
-    let mut list = |key, example| section.list(key, example, LIST_MAX, parse_net);
+    let mut list = |key, example| section.like(NET).list(key, example, LIST_MAX, parse_net);
     let sources = list("source", networks).unwrap_or_default();
     let destinations = list("destination", networks).unwrap_or_default();
-    let domains = section.list("domain", "[\"example.org\"]", LIST_MAX, parse_domain);
-    let protocols = section.list("protocol", "[\"tcp\", \"udp\"]", LIST_MAX, parse_protocol);
-    let ports = section.list("ports", "[\"443\", \"5000-5100\"]", LIST_MAX, parse_ports);
-    let dscp = section.list("dscp", "[\"ef\", \"cs1\"]", LIST_MAX, parse_dscp);
-    let users = section.list("user", "[\"backup\"]", LIST_MAX, parse_user);
+    let domains = section
+        .like(DOMAIN)
+        .list("domain", "[\"example.org\"]", LIST_MAX, parse_domain);
+    let protocols =
+        section
+            .like(PROTOCOL)
+            .list("protocol", "[\"tcp\", \"udp\"]", LIST_MAX, parse_protocol);
+    let ports =
+        section
+            .like(PORTS)
+            .list("ports", "[\"443\", \"5000-5100\"]", LIST_MAX, parse_ports);
+    let dscp = section
+        .like(DSCP)
+        .list("dscp", "[\"ef\", \"cs1\"]", LIST_MAX, parse_dscp);
+    let users = section
+        .like(USER)
+        .list("user", "[\"backup\"]", LIST_MAX, parse_user);
     let rule = Rule {
         name: name.unwrap_or_default(),
         uplinks: uplinks.unwrap_or_default(),
-        mode: section.text("mode", "\"failover\"", str::parse),
+        mode: section.choice("mode", "\"failover\"", MODES, str::parse),
         strict: section.boolean("strict").unwrap_or(false),
         affinity: section.boolean("affinity"),
         sources,
@@ -339,7 +390,11 @@ fn read_rule(section: &mut Section<'_>) -> Option<Rule> {
         ports: ports.unwrap_or_default(),
         dscp: dscp.unwrap_or_default(),
         users: users.unwrap_or_default(),
-        cgroup: section.text("cgroup", "\"system.slice/backup.service\"", parse_cgroup),
+        cgroup: section.like(CGROUP).text(
+            "cgroup",
+            "\"system.slice/backup.service\"",
+            parse_cgroup,
+        ),
     };
     // A condition that could not be read is reported already.
     if section.is_sound() && !rule.has_condition() {
@@ -414,6 +469,7 @@ fn parse_url(text: &str) -> Result<PortalUrl, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cases::balance::parse;
 
     fn problems(text: &str) -> String {
         let path = Path::new("balance.toml");

@@ -7,6 +7,7 @@ use ropewalk_core::protect::{CLASSES_MAX, Class, Classes, Network, Protection, R
 use ropewalk_types::WITH_PORTS;
 
 use super::reader::Section;
+use super::values::patterns::{DSCP, NAME, NET, PORTS, PROTOCOL};
 use super::values::{parse_dscp, parse_name, parse_net, parse_ports, parse_protocol};
 
 /// How to write a protection.
@@ -36,6 +37,9 @@ pub enum Via {
 }
 
 impl Via {
+    /// All ways.
+    pub const ALL: [Self; 3] = [Self::Tunnel, Self::Direct, Self::Auto];
+
     /// The name in configuration and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -51,8 +55,7 @@ impl std::str::FromStr for Via {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let all = [Self::Tunnel, Self::Direct, Self::Auto];
-        let named = all.into_iter().find(|via| via.name() == text);
+        let named = Self::ALL.into_iter().find(|via| via.name() == text);
         named.ok_or_else(|| {
             format!("unknown way {text:?}, there are \"tunnel\", \"direct\" and \"auto\"")
         })
@@ -68,12 +71,17 @@ pub struct Default {
 
 /// Reads it.
 pub fn read_default(tunnel: &mut Section<'_>) -> Default {
-    let protection = tunnel.text("protect", PROTECTION_EXAMPLE, str::parse);
+    let protection = read_protection(tunnel);
     let percent = tunnel.integer("redundancy_percent", 1..=REDUNDANCY_PERCENT_MAX);
     Default {
         protection,
         redundancy: percent.map(|percent| percent as f64 / 100.0),
     }
+}
+
+fn read_protection(section: &mut Section<'_>) -> Option<Protection> {
+    let all = Protection::ALL.map(Protection::name);
+    section.choice("protect", PROTECTION_EXAMPLE, all, str::parse)
 }
 
 /// Reads all classes and the way of each but the first, which is the default: what no rule matches
@@ -100,7 +108,14 @@ pub fn read(root: &mut Section<'_>, default: Default, is_site: bool) -> (Arc<Cla
 
 /// The way of the flows of a class, `None` if it is reported as wrong, where `sized` is a class before it that goes by size.
 fn read_via(class: &mut Section<'_>, is_site: bool, sized: Option<&str>) -> Option<Via> {
-    let via = class.text("via", VIA_EXAMPLE, str::parse);
+    // Where only one is right a schema names only that one.
+    let ways = if is_site {
+        &Via::ALL[..]
+    } else {
+        &[Via::Tunnel]
+    };
+    let names = ways.iter().map(|via| via.name());
+    let via = class.choice("via", VIA_EXAMPLE, names, str::parse);
     if via.is_none() && class.has("via") {
         return None;
     }
@@ -151,23 +166,29 @@ pub fn with_default(classes: &Classes, default: Default) -> Arc<Classes> {
 }
 
 fn read_class(class: &mut Section<'_>, via: Option<Via>) -> Option<Class> {
-    let name = class.text("name", "\"calls\"", parse_name);
+    let name = class.like(NAME).text("name", "\"calls\"", parse_name);
     let name = class.require("name", name, "write name = \"calls\"");
-    let protection = class.text("protect", PROTECTION_EXAMPLE, str::parse);
-    let protection = match via {
-        Some(Via::Tunnel | Via::Auto) => {
-            let remedy =
-                format!("write protect = \"adaptive\", or another of {PROTECTION_EXAMPLE}");
-            class.require("protect", protection, &remedy)
-        }
-        // Never in the tunnel, but for want of an uplink; or not known.
-        Some(Via::Direct) | None => Some(protection.unwrap_or_default()),
-    };
-    let dscp = class.list("dscp", "[\"ef\", \"cs5\", \"34\"]", LIST_MAX, parse_dscp);
-    let protocols = class.list("protocol", "[\"udp\", \"icmp\"]", LIST_MAX, parse_protocol);
-    let ports = class.list("ports", "[\"53\", \"16384-32767\"]", LIST_MAX, parse_ports);
+    let protection = read_protection(class);
+    // Direct: never in the tunnel, but for want of an uplink. `None`: it is not known.
+    let needed = matches!(via, Some(Via::Tunnel | Via::Auto));
+    let remedy = format!("write protect = \"adaptive\", or another of {PROTECTION_EXAMPLE}");
+    let direct = ("via", Via::Direct.name());
+    let protection = class.require_unless(direct, needed, "protect", protection, &remedy);
+    let protection = protection.or((!needed).then(Protection::default));
+    let dscp = class
+        .like(DSCP)
+        .list("dscp", "[\"ef\", \"cs5\", \"34\"]", LIST_MAX, parse_dscp);
+    let protocols =
+        class
+            .like(PROTOCOL)
+            .list("protocol", "[\"udp\", \"icmp\"]", LIST_MAX, parse_protocol);
+    let ports = class
+        .like(PORTS)
+        .list("ports", "[\"53\", \"16384-32767\"]", LIST_MAX, parse_ports);
     let networks = "[\"192.0.2.0/24\", \"2001:db8::/32\"]";
-    let addresses = class.list("addresses", networks, LIST_MAX, parse_net);
+    let addresses = class
+        .like(NET)
+        .list("addresses", networks, LIST_MAX, parse_net);
     let addresses = addresses.unwrap_or_default().into_iter();
     let (protocols, ports) = (protocols.unwrap_or_default(), ports.unwrap_or_default());
     if !ports.is_empty() && !protocols.is_empty() && !protocols.iter().any(has_ports) {

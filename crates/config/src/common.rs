@@ -15,6 +15,7 @@ use ropewalk_transport::CongestionControl;
 
 use super::class::Via;
 use super::reader::Section;
+use super::values::patterns::{INTERFACE, LOOPBACK_PORT, NAME, PATH};
 use super::values::{not_an_address, parse_interface, parse_name, parse_path, parse_word};
 use super::{KEYS_DIR, RUN_DIR, STATE_DIR};
 use ropewalk_session::{MTU_MAX, MTU_MIN};
@@ -181,7 +182,9 @@ pub fn key_file(config: &Path, name: impl AsRef<Path>) -> PathBuf {
 
 /// Reads what both roles have in common. `config` is the file's path, which says where the key is.
 pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Common {
-    let key_file = root.text("key_file", "\"/etc/ropewalk/keys/site.key\"", parse_path);
+    let key_file = root
+        .like(PATH)
+        .text("key_file", "\"/etc/ropewalk/keys/site.key\"", parse_path);
     let common = read_without_tunnel(root, config, defaults.role);
     let common = Common {
         key_file: key_file.unwrap_or(common.key_file),
@@ -203,8 +206,10 @@ pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Co
 
 /// Reads what every role has: name, state, API and log.
 pub fn read_without_tunnel(root: &mut Section<'_>, config: &Path, role: &'static str) -> Common {
-    let name = root.text("name", "name = \"boat\"", parse_name);
-    let state_dir = root.text("state_dir", "\"/var/lib/ropewalk\"", parse_path);
+    let name = root.like(NAME).text("name", "name = \"boat\"", parse_name);
+    let state_dir = root
+        .like(PATH)
+        .text("state_dir", "\"/var/lib/ropewalk\"", parse_path);
     let default = Common::new(role);
     let common = Common {
         name: name.unwrap_or(default.name),
@@ -220,18 +225,22 @@ pub fn read_without_tunnel(root: &mut Section<'_>, config: &Path, role: &'static
 /// Reads how a tunnel works; what the section does not say is as in `common`.
 pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
     let example = "\"auto\" (`ropewalk scheduler` lists them)";
-    let both = tunnel.text("scheduler", example, str::parse::<SchedulerKind>);
-    let send = tunnel.text("scheduler_send", example, str::parse::<SchedulerKind>);
-    let receive = tunnel.text("scheduler_receive", example, str::parse::<SchedulerKind>);
-    let congestion = tunnel.text("congestion", "\"bdp\"", str::parse::<CongestionControl>);
+    let mut scheduler = |key| {
+        let all = SchedulerKind::ALL.map(SchedulerKind::name);
+        tunnel.choice(key, example, all, str::parse::<SchedulerKind>)
+    };
+    let (both, send) = (scheduler("scheduler"), scheduler("scheduler_send"));
+    let receive = scheduler("scheduler_receive");
+    let congestion = read_congestion(tunnel);
     let mtu = tunnel.integer("mtu", MTU_MIN as u64..=MTU_MAX as u64);
-    let order = tunnel.text("order", "\"off\"", str::parse::<Order>);
+    let order = tunnel.choice("order", "\"off\"", ["on", "off"], str::parse::<Order>);
     let compress = tunnel.boolean("compress_headers");
     let accelerate = tunnel.boolean("accelerate");
     let send_buffer = tunnel.integer("send_buffer_packets", 1..=SEND_BUFFER_MAX);
     let buffer = tunnel.integer("socket_buffer_bytes", 65_536..=(1 << 30));
     Common {
         interface: tunnel
+            .like(INTERFACE)
             .text("interface", "\"ropewalk0\"", parse_interface)
             .unwrap_or(common.interface),
         scheduler_send: send.or(both).unwrap_or(common.scheduler_send),
@@ -253,21 +262,30 @@ pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
     }
 }
 
+/// `congestion` of a tunnel or an uplink.
+pub(super) fn read_congestion(section: &mut Section<'_>) -> Option<CongestionControl> {
+    let all = CongestionControl::ALL.map(CongestionControl::name);
+    section.choice("congestion", "\"bdp\"", all, str::parse)
+}
+
 fn read_api(api: &mut Section<'_>, common: Common) -> Common {
-    let listen = api.text("listen", "\"127.0.0.1:9490\"", |text| {
-        let address: SocketAddr = text.parse().map_err(|_| not_an_address(text))?;
-        if !address.ip().is_loopback() {
-            return Err(format!(
-                "{address} is not a loopback address, and the API has no password"
-            ));
-        }
-        Ok(address)
-    });
+    let listen = api
+        .like(LOOPBACK_PORT)
+        .text("listen", "\"127.0.0.1:9490\"", |text| {
+            let address: SocketAddr = text.parse().map_err(|_| not_an_address(text))?;
+            if !address.ip().is_loopback() {
+                return Err(format!(
+                    "{address} is not a loopback address, and the API has no password"
+                ));
+            }
+            Ok(address)
+        });
     Common {
         socket: api
+            .like(PATH)
             .text("socket", "\"/run/ropewalk/site.sock\"", parse_path)
             .unwrap_or(common.socket),
-        socket_group: api.text("group", "\"netdev\"", parse_word),
+        socket_group: api.like(NAME).text("group", "\"netdev\"", parse_word),
         api_listen: listen,
         ..common
     }
@@ -278,7 +296,7 @@ fn read_log(log: &mut Section<'_>) -> LogConfig {
     let size = log.integer("file_mib_max", 1..=LOG_MIB_MAX);
     LogConfig {
         format: log
-            .text("format", "\"text\"", str::parse)
+            .choice("format", "\"text\"", ["text", "json"], str::parse)
             .unwrap_or(default.format),
         level: log
             .text("level", "\"info\"", |text| {
@@ -287,7 +305,9 @@ fn read_log(log: &mut Section<'_>) -> LogConfig {
                     .map_err(|error| format!("{text:?} is no log filter: {error}"))
             })
             .unwrap_or(default.level),
-        file: log.text("file", "\"/var/log/ropewalk/site.log\"", parse_path),
+        file: log
+            .like(PATH)
+            .text("file", "\"/var/log/ropewalk/site.log\"", parse_path),
         file_bytes_max: size.map_or(default.file_bytes_max, |mib| mib << 20),
     }
 }

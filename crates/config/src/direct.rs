@@ -68,7 +68,8 @@ pub(super) fn read(
 }
 
 fn read_others(section: &mut Section<'_>, classes: &Classes) -> Via {
-    let via = section.text("via", VIA_EXAMPLE, str::parse);
+    let names = Via::ALL.map(Via::name);
+    let via = section.choice("via", VIA_EXAMPLE, names, str::parse);
     let via: Via = via.unwrap_or_default();
     let sized = classes.iter().find(|class| class.rule.packet_bytes_max > 0);
     if let Some(class) = sized.filter(|_| via != Via::Tunnel) {

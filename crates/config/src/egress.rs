@@ -15,6 +15,9 @@ pub const ALLOW_MAX: usize = 64;
 /// What an entry for a site begins with.
 const SITE: &str = "site:";
 
+/// What every right entry matches, for schemas.
+const ALLOWED: &str = "^(site:[A-Za-z0-9][A-Za-z0-9_.-]{0,62}|[0-9A-Fa-f:.]+(/[0-9]{1,3})?)$";
+
 /// Something that sites may reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
@@ -64,7 +67,7 @@ impl Serialize for Allowed {
 
 /// Reads `allow`; `None` when the section has no such key.
 pub fn read(section: &mut Section<'_>) -> Option<Vec<Allowed>> {
-    section.list(
+    section.like(ALLOWED).list(
         "allow",
         "[\"10.1.0.0/16\", \"site:farm\"]",
         ALLOW_MAX,

@@ -21,7 +21,12 @@ pub(super) fn read(hold: &mut Section<'_>) -> Limits {
         .map(|mib| mib << 20);
     let tcp = hold.integer("tcp_seconds_max", 0..=SECONDS_MAX);
     let other = hold.integer("other_seconds_max", 0..=SECONDS_MAX);
-    let freeze = hold.text("freeze", "\"planned\"", str::parse);
+    let freeze = hold.choice(
+        "freeze",
+        "\"planned\"",
+        ["off", "planned", "custody"],
+        str::parse,
+    );
     let bytes_max = bytes.unwrap_or(default.bytes_max);
     if flow.is_some_and(|flow| flow > bytes_max) {
         hold.reject(

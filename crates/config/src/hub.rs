@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
+use super::HUB_CONFIG;
 use super::common::{self, Common, RoleDefaults};
 use super::egress::{self, Allowed};
-use super::reader::{Problems, Section, read};
+use super::reader::{self, Problems, Section, read};
+use super::survey::Table;
+use super::values::patterns::{ADDRESS_PORT, HOST_PORT, PATH};
 use super::values::{HostPort, not_an_address, parse_path};
 
 /// UDP port of a hub unless configured otherwise.
@@ -31,6 +34,10 @@ const POOL_V6_PREFIX_MAX: u8 = 126;
 /// Shortest pool prefixes: anything larger is a mistake.
 const POOL_V4_PREFIX_MIN: u8 = 8;
 const POOL_V6_PREFIX_MIN: u8 = 32;
+
+/// What every right pool matches, for schemas: a network whose prefix is within the limits above.
+const POOL_V4: &str = "^[0-9.]+/0*([89]|[12][0-9]|30)$";
+const POOL_V6: &str = "^[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*/0*(3[2-9]|[4-9][0-9]|1[01][0-9]|12[0-6])$";
 
 /// Configuration of a hub.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,57 +114,66 @@ impl HubConfig {
 /// # Errors
 /// Every problem found.
 pub fn parse(path: &Path, text: &str) -> Result<HubConfig, Problems> {
-    read(path, text, |root| {
-        let defaults = RoleDefaults {
-            role: "hub",
-            interface: "ropehub0",
-        };
-        let common = common::read(root, path, defaults);
-        let (listen, tcp_listen, public) = root.section("listen", read_listen);
-        let (pool_v4, pool_v6) = root.section("pool", read_pools);
-        let (forward, masquerade) = root.section("network", |network| {
-            let forward = network.boolean("forward").unwrap_or(true);
-            let masquerade = network.boolean("masquerade").unwrap_or(forward);
-            if masquerade && !forward {
-                network.reject(
-                    "masquerade",
-                    "address translation without forwarding has no effect",
-                    "set forward = true or masquerade = false",
-                );
-            }
-            (forward, masquerade)
-        });
-        let allow = root.section("egress", |section| {
-            let allow = egress::read(section);
-            if !forward && allow.is_some() {
-                section.reject(
-                    "allow",
-                    "without forwarding there are no rules of what sites reach",
-                    "set forward = true in [network], or remove allow",
-                );
-            }
-            allow
-        });
-        let allow = allow.unwrap_or_default();
-        let sites_file = root.text("sites_file", "\"/var/lib/ropewalk/sites.toml\"", parse_path);
-        let workers = read_workers(root);
-        let memory_mb = root.integer_or_auto("memory_mb", MEMORY_MB);
-        HubConfig {
-            workers,
-            memory_mb,
-            sites_file: sites_file.unwrap_or_else(|| common.state_dir.join("sites.toml")),
-            common,
-            listen,
-            tcp_listen,
-            public,
-            pool_v4,
-            pool_v6,
-            forward,
-            masquerade,
-            allow,
-            onward: None,
+    read(path, text, |root| read_all(root, path))
+}
+
+/// What is asked of such a file.
+#[must_use]
+pub fn survey() -> Table {
+    reader::survey(|root| read_all(root, Path::new(HUB_CONFIG)))
+}
+
+fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
+    let defaults = RoleDefaults {
+        role: "hub",
+        interface: "ropehub0",
+    };
+    let common = common::read(root, path, defaults);
+    let (listen, tcp_listen, public) = root.section("listen", read_listen);
+    let (pool_v4, pool_v6) = root.section("pool", read_pools);
+    let (forward, masquerade) = root.section("network", |network| {
+        let forward = network.boolean("forward").unwrap_or(true);
+        let masquerade = network.boolean("masquerade").unwrap_or(forward);
+        if masquerade && !forward {
+            network.reject(
+                "masquerade",
+                "address translation without forwarding has no effect",
+                "set forward = true or masquerade = false",
+            );
         }
-    })
+        (forward, masquerade)
+    });
+    let allow = root.section("egress", |section| {
+        let allow = egress::read(section);
+        if !forward && allow.is_some() {
+            section.reject(
+                "allow",
+                "without forwarding there are no rules of what sites reach",
+                "set forward = true in [network], or remove allow",
+            );
+        }
+        allow
+    });
+    let allow = allow.unwrap_or_default();
+    let shown = "\"/var/lib/ropewalk/sites.toml\"";
+    let sites_file = root.like(PATH).text("sites_file", shown, parse_path);
+    let workers = read_workers(root);
+    let memory_mb = root.integer_or_auto("memory_mb", MEMORY_MB);
+    HubConfig {
+        workers,
+        memory_mb,
+        sites_file: sites_file.unwrap_or_else(|| common.state_dir.join("sites.toml")),
+        common,
+        listen,
+        tcp_listen,
+        public,
+        pool_v4,
+        pool_v6,
+        forward,
+        masquerade,
+        allow,
+        onward: None,
+    }
 }
 
 pub(super) fn read_workers(root: &mut Section<'_>) -> Option<usize> {
@@ -180,33 +196,30 @@ pub(super) fn read_listen(listen: &mut Section<'_>) -> Listen {
         }
         Ok(address)
     };
-    let udp = listen.list(
+    let udp = listen.like(ADDRESS_PORT).list(
         "udp",
         "[\"0.0.0.0:4443\", \"[::]:4443\"]",
         LISTEN_MAX,
         parse,
     );
-    let tcp = listen.list("tcp", "[\"0.0.0.0:443\", \"[::]:443\"]", LISTEN_MAX, parse);
-    let public = listen.list(
+    let shown = "[\"0.0.0.0:443\", \"[::]:443\"]";
+    let tcp = listen
+        .like(ADDRESS_PORT)
+        .list("tcp", shown, LISTEN_MAX, parse);
+    let public = listen.like(HOST_PORT).list(
         "public",
         "[\"hub.example.org:4443\"]",
         ENDPOINTS_MAX,
         str::parse::<HostPort>,
     );
-    if udp.as_ref().is_some_and(Vec::is_empty) {
-        listen.reject(
-            "udp",
-            "a hub needs an address to listen on",
-            "write [\"0.0.0.0:4443\", \"[::]:4443\"] or remove the key",
-        );
-    }
-    for (key, list) in [("udp", &udp), ("tcp", &tcp)] {
-        let mut sorted = list.clone().unwrap_or_default();
-        sorted.sort_unstable();
-        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            listen.reject(key, &format!("{} is listed twice", pair[0]), "remove one");
-        }
-    }
+    listen.reject_empty(
+        "udp",
+        udp.as_ref(),
+        "a hub needs an address to listen on",
+        "write [\"0.0.0.0:4443\", \"[::]:4443\"] or remove the key",
+    );
+    listen.reject_twice("udp", udp.as_ref());
+    listen.reject_twice("tcp", tcp.as_ref());
     (
         udp.unwrap_or_else(|| any_address(UDP_PORT)),
         tcp.unwrap_or_else(|| any_address(TCP_PORT)),
@@ -228,21 +241,23 @@ pub fn any_address(port: u16) -> Vec<SocketAddr> {
 const IPV6_ADDRESSES: &str = "/proc/net/if_inet6";
 
 pub(super) fn read_pools(pool: &mut Section<'_>) -> (Option<IpNet>, Option<IpNet>) {
-    let v4 = pool.text("ipv4", "\"10.201.16.0/20\"", |text| {
-        let limits = POOL_V4_PREFIX_MIN..=POOL_V4_PREFIX_MAX;
-        parse_pool(text, limits, IpAddr::is_ipv4, "IPv4")
-    });
-    let v6 = pool.text("ipv6", "\"fd12:3456:789a::/64\"", |text| {
-        let limits = POOL_V6_PREFIX_MIN..=POOL_V6_PREFIX_MAX;
-        parse_pool(text, limits, IpAddr::is_ipv6, "IPv6")
-    });
-    if !pool.has("ipv4") && !pool.has("ipv6") {
-        pool.reject(
-            "ipv4",
-            "no address pool",
-            "write [pool] with ipv4 = \"10.201.16.0/20\" or ipv6 = \"fd12:3456:789a::/64\"",
-        );
-    }
+    let v4 = pool
+        .like(POOL_V4)
+        .text("ipv4", "\"10.201.16.0/20\"", |text| {
+            let limits = POOL_V4_PREFIX_MIN..=POOL_V4_PREFIX_MAX;
+            parse_pool(text, limits, IpAddr::is_ipv4, "IPv4")
+        });
+    let v6 = pool
+        .like(POOL_V6)
+        .text("ipv6", "\"fd12:3456:789a::/64\"", |text| {
+            let limits = POOL_V6_PREFIX_MIN..=POOL_V6_PREFIX_MAX;
+            parse_pool(text, limits, IpAddr::is_ipv6, "IPv6")
+        });
+    pool.require_one(
+        &["ipv4", "ipv6"],
+        "no address pool",
+        "write [pool] with ipv4 = \"10.201.16.0/20\" or ipv6 = \"fd12:3456:789a::/64\"",
+    );
     (v4, v6)
 }
 

@@ -6,15 +6,20 @@
 //! never in these files, only the path of the file that holds them.
 
 pub mod balance;
+#[cfg(test)]
+mod cases;
 pub mod class;
 pub mod common;
+pub mod described;
 pub mod direct;
 pub mod egress;
 mod hold;
 pub mod hub;
 pub mod reader;
 pub mod relay;
+pub mod schema;
 pub mod site;
+pub mod survey;
 pub mod template;
 #[cfg(test)]
 mod tests;
@@ -62,6 +67,52 @@ impl fmt::Display for WrongUsage {
 }
 
 impl std::error::Error for WrongUsage {}
+
+/// Whose configuration a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Of a hub.
+    Hub,
+    /// Of a site.
+    Site,
+    /// Of a relay.
+    Relay,
+    /// Of `ropewalk balance`.
+    Balance,
+}
+
+impl Role {
+    /// All roles.
+    pub const ALL: [Self; 4] = [Self::Hub, Self::Site, Self::Relay, Self::Balance];
+
+    /// The name, also the stem of file names.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hub => "hub",
+            Self::Site => "site",
+            Self::Relay => "relay",
+            Self::Balance => "balance",
+        }
+    }
+
+    /// Where the file is unless `--config` says otherwise.
+    #[must_use]
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Hub => HUB_CONFIG,
+            Self::Site => SITE_CONFIG,
+            Self::Relay => RELAY_CONFIG,
+            Self::Balance => BALANCE_CONFIG,
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// The configuration of any role.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,6 +10,7 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
+use super::survey::{Kind, Table, Text, Unless};
 use ropewalk_types::closest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -82,6 +83,8 @@ pub fn read<T>(
         table: Some(document.get_ref()),
         span: 0..0,
         asked: BTreeSet::new(),
+        pattern: None,
+        survey: None,
     };
     let value = read(&mut root);
     root.reject_unknown_keys();
@@ -91,6 +94,26 @@ pub fn read<T>(
     }
     problems.sort_by_key(|problem| problem.line);
     Err(Problems(problems))
+}
+
+/// What `read` asks a file for: sections that a file may lack and one table of each list are visited.
+pub fn survey<T>(read: impl FnOnce(&mut Section<'_>) -> T) -> Table {
+    let source = Source {
+        path: Path::new(""),
+        text: "",
+        problems: RefCell::default(),
+    };
+    let mut root = Section {
+        source: &source,
+        name: String::new(),
+        table: None,
+        span: 0..0,
+        asked: BTreeSet::new(),
+        pattern: None,
+        survey: Some(Table::default()),
+    };
+    read(&mut root);
+    root.surveyed()
 }
 
 struct Source<'t> {
@@ -165,6 +188,10 @@ pub struct Section<'t> {
     table: Option<&'t DeTable<'t>>,
     span: Range<usize>,
     asked: BTreeSet<&'static str>,
+    /// Of the next text or list.
+    pattern: Option<&'static str>,
+    /// What was asked so far, if that is all that the caller wants.
+    survey: Option<Table>,
 }
 
 impl<'t> Section<'t> {
@@ -187,6 +214,7 @@ impl<'t> Section<'t> {
         let mut section = self.child(self.dotted(key), table, span);
         let value = read(&mut section);
         section.reject_unknown_keys();
+        self.note(key, |_| Kind::Table(section.surveyed()));
         value
     }
 
@@ -197,6 +225,13 @@ impl<'t> Section<'t> {
         max: usize,
         mut read: impl FnMut(&mut Section<'t>) -> T,
     ) -> Vec<T> {
+        if self.survey.is_some() {
+            let mut section = self.child(self.dotted(key), None, self.span.clone());
+            let value = read(&mut section);
+            let table = section.surveyed();
+            self.note(key, |_| Kind::Tables { table, most: max });
+            return vec![value];
+        }
         let Some(value) = self.value(key) else {
             return Vec::new();
         };
@@ -222,6 +257,13 @@ impl<'t> Section<'t> {
         out
     }
 
+    /// The next text, or each text of the next list, matches `pattern` (ECMA-262) if it is right. A
+    /// schema says so; the reader does not look at it.
+    pub fn like(&mut self, pattern: &'static str) -> &mut Self {
+        self.pattern = Some(pattern);
+        self
+    }
+
     /// Whether the file has `key`.
     pub fn has(&mut self, key: &'static str) -> bool {
         self.value(key).is_some()
@@ -229,6 +271,32 @@ impl<'t> Section<'t> {
 
     /// The text at `key`, turned into `T`. `example` completes "write it like …".
     pub fn text<T, E: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        self.note(key, |pattern| Kind::Text(Text::new(example, pattern)));
+        self.text_of(key, example, parse)
+    }
+
+    /// The text at `key`, one of `choices`, turned into `T`.
+    pub fn choice<T, E: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        choices: impl IntoIterator<Item = &'static str>,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        if self.survey.is_some() {
+            let choices: Vec<_> = choices.into_iter().collect();
+            debug_assert!(choices.iter().all(|choice| parse(choice).is_ok()), "{key}");
+            self.note(key, |_| Kind::Choice(choices));
+        }
+        self.text_of(key, example, parse)
+    }
+
+    fn text_of<T, E: fmt::Display>(
         &mut self,
         key: &'static str,
         example: &str,
@@ -253,6 +321,12 @@ impl<'t> Section<'t> {
         max: usize,
         mut parse: impl FnMut(&str) -> Result<T, E>,
     ) -> Option<Vec<T>> {
+        self.note(key, |pattern| Kind::List {
+            text: Text::new(example, pattern),
+            least: 0,
+            most: max,
+            unique: false,
+        });
         let value = self.value(key)?;
         let remedy = format!("write it like {example}");
         let Some(array) = value.get_ref().as_array() else {
@@ -276,6 +350,7 @@ impl<'t> Section<'t> {
 
     /// The truth value at `key`.
     pub fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        self.note(key, |_| Kind::Boolean);
         let value = self.value(key)?;
         let found = value.get_ref().as_bool();
         if found.is_none() {
@@ -291,6 +366,10 @@ impl<'t> Section<'t> {
 
     /// The whole number at `key`, if it lies in `range`.
     pub fn integer(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
+        self.note(key, |_| Kind::Integer {
+            range: range.clone(),
+            auto: false,
+        });
         let value = self.value(key)?;
         let remedy = format!(
             "write a whole number from {} to {}",
@@ -317,6 +396,10 @@ impl<'t> Section<'t> {
         key: &'static str,
         range: RangeInclusive<u64>,
     ) -> Option<u64> {
+        self.note(key, |_| Kind::Integer {
+            range: range.clone(),
+            auto: true,
+        });
         let value = self.value(key)?;
         if value.get_ref().as_str() == Some("auto") {
             return None;
@@ -325,12 +408,93 @@ impl<'t> Section<'t> {
     }
 
     /// Reports a missing key.
-    pub fn require<T>(&self, key: &str, value: Option<T>, remedy: &str) -> Option<T> {
+    pub fn require<T>(&mut self, key: &str, value: Option<T>, remedy: &str) -> Option<T> {
+        if let Some(survey) = &mut self.survey {
+            survey.change(key, |key| key.required = true);
+        }
+        self.missed(key, value, remedy)
+    }
+
+    /// Reports that none of `keys` is there.
+    pub fn require_one(&mut self, keys: &'static [&'static str], what: &str, remedy: &str) {
+        if let Some(survey) = &mut self.survey {
+            survey.one_of.push(keys);
+        }
+        if keys.iter().all(|key| !self.has(key)) {
+            self.reject(keys[0], what, remedy);
+        }
+    }
+
+    /// Reports a missing key, if it is needed: it is unless the key `other` is the text `text`, which the
+    /// caller knows.
+    pub fn require_unless<T>(
+        &mut self,
+        (other, text): (&'static str, &'static str),
+        needed: bool,
+        key: &'static str,
+        value: Option<T>,
+        remedy: &str,
+    ) -> Option<T> {
+        if let Some(survey) = &mut self.survey {
+            survey.unless.push(Unless {
+                key,
+                other,
+                value: text,
+            });
+        }
+        if needed {
+            self.missed(key, value, remedy)
+        } else {
+            value
+        }
+    }
+
+    fn missed<T>(&self, key: &str, value: Option<T>, remedy: &str) -> Option<T> {
         let present = self.find(key).is_some();
         if value.is_none() && !present {
             self.problem(key, self.span.clone(), "missing", remedy);
         }
         value
+    }
+
+    /// Reports a list that is there and has no entry.
+    pub fn reject_empty<T>(
+        &mut self,
+        key: &'static str,
+        list: Option<&Vec<T>>,
+        what: &str,
+        remedy: &str,
+    ) {
+        if let Some(survey) = &mut self.survey {
+            survey.change(key, |key| {
+                if let Kind::List { least, .. } = &mut key.kind {
+                    *least = 1;
+                }
+            });
+        }
+        if list.is_some_and(Vec::is_empty) {
+            self.reject(key, what, remedy);
+        }
+    }
+
+    /// Reports an entry that a list has twice.
+    pub fn reject_twice<T: Ord + fmt::Display>(
+        &mut self,
+        key: &'static str,
+        list: Option<&Vec<T>>,
+    ) {
+        if let Some(survey) = &mut self.survey {
+            survey.change(key, |key| {
+                if let Kind::List { unique, .. } = &mut key.kind {
+                    *unique = true;
+                }
+            });
+        }
+        let mut sorted: Vec<&T> = list.into_iter().flatten().collect();
+        sorted.sort_unstable();
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            self.reject(key, &format!("{} is listed twice", pair[0]), "remove one");
+        }
     }
 
     /// Reports a problem with the value of `key`.
@@ -357,7 +521,28 @@ impl<'t> Section<'t> {
             table,
             span,
             asked: BTreeSet::new(),
+            pattern: None,
+            survey: self.survey.as_ref().map(|_| Table::default()),
         }
+    }
+
+    /// Notes what `key` may be, if that is wanted.
+    fn note(&mut self, key: &'static str, kind: impl FnOnce(Option<&'static str>) -> Kind) {
+        let pattern = self.pattern.take();
+        if let Some(survey) = &mut self.survey {
+            survey.add(key, kind(pattern));
+        }
+    }
+
+    /// What was asked, once everything was.
+    fn surveyed(self) -> Table {
+        let table = self.survey.unwrap_or_default();
+        debug_assert!(
+            self.asked.iter().all(|key| table.get(key).is_some()),
+            "{}: a key of unknown kind",
+            self.name
+        );
+        table
     }
 
     fn value(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'t>>> {

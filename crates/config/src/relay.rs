@@ -5,13 +5,16 @@
 
 use std::path::Path;
 
+use super::RELAY_CONFIG;
 use super::common::{self, Common, RoleDefaults};
 use super::egress;
 use super::hub::{self, HubConfig};
-use super::reader::{Problems, Section, read};
+use super::reader::{self, Problems, Section, read};
 use super::site::{self, SiteConfig};
+use super::survey::Table;
 use super::uplinks::{self, Pattern, UplinkRules};
 use super::values::parse_path;
+use super::values::patterns::PATH;
 
 /// What a relay calls the hub it leads to; none of its sites may have this name.
 pub const NEXT_HUB: &str = "hub";
@@ -34,78 +37,86 @@ pub struct RelayConfig {
 /// # Errors
 /// Every problem found.
 pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
-    let config = read(path, text, |root| {
-        let defaults = RoleDefaults {
-            role: "relay",
-            interface: "ropehub0",
-        };
-        let common = common::read(root, path, defaults);
-        let next = root.section("hub", |section| {
-            let shown = "\"/etc/ropewalk/keys/relay-hub.key\"";
-            let key_file = section.text("key_file", shown, parse_path);
-            (site::read_hub(section), key_file)
-        });
-        let onward = root.section("onward", |section| read_onward(section, &common));
-        let (listen, tcp_listen, public) = root.section("listen", hub::read_listen);
-        let (pool_v4, pool_v6) = root.section("pool", hub::read_pools);
-        let masquerade = root.section("network", |network| network.boolean("masquerade"));
-        let allow = root.section("egress", egress::read).unwrap_or_default();
-        let shown = "\"/var/lib/ropewalk/relay-sites.toml\"";
-        let sites_file = root.text("sites_file", shown, parse_path);
-        let workers = hub::read_workers(root);
-        let memory_mb = root.integer_or_auto("memory_mb", hub::MEMORY_MB);
-        let mut uplinks = uplinks::read(root);
-        // What comes out of one tunnel must not become the carrier of the other.
-        uplinks.exclude.extend(own_pattern(&common));
-        refuse_quotas(root, &uplinks);
-        let (hub_key, endpoints, tcp_port, tcp_fallback) = next.0?;
-        let key_file = next
-            .1
-            .unwrap_or_else(|| common::key_file(path, "relay-hub.key"));
-        let masquerade = masquerade.unwrap_or(false);
-        // What is translated must not overlap with the hub's network, what is routed is part of it.
-        let partner = |interface: &String| (!masquerade).then(|| interface.clone());
-        Some(RelayConfig {
-            hub: HubConfig {
-                workers,
-                memory_mb,
-                sites_file: sites_file.unwrap_or_else(|| common.state_dir.join(SITES_FILE)),
-                listen,
-                tcp_listen,
-                public,
-                pool_v4,
-                pool_v6,
-                forward: true,
-                masquerade,
-                allow,
-                onward: Some(onward.interface.clone()),
-                common: Common {
-                    partner: partner(&onward.interface),
-                    ..common.clone()
-                },
-            },
-            site: SiteConfig {
-                hub_key,
-                endpoints,
-                tcp_port,
-                tcp_fallback,
-                routes: Vec::new(),
-                assigned: None,
-                kill_switch: false,
-                local: None,
-                dns: Vec::new(),
-                uplinks,
-                direct: None,
-                common: Common {
-                    key_file,
-                    partner: partner(&common.interface),
-                    ..onward
-                },
-            },
-        })
-    })?;
+    let config = read(path, text, |root| read_all(root, path))?;
     // `read` fails whenever a required key was missing, so this cannot be reached without a value.
     config.ok_or_else(|| Problems(Vec::new()))
+}
+
+/// What is asked of such a file.
+#[must_use]
+pub fn survey() -> Table {
+    reader::survey(|root| read_all(root, Path::new(RELAY_CONFIG)))
+}
+
+fn read_all(root: &mut Section<'_>, path: &Path) -> Option<RelayConfig> {
+    let defaults = RoleDefaults {
+        role: "relay",
+        interface: "ropehub0",
+    };
+    let common = common::read(root, path, defaults);
+    let next = root.section("hub", |section| {
+        let shown = "\"/etc/ropewalk/keys/relay-hub.key\"";
+        let key_file = section.like(PATH).text("key_file", shown, parse_path);
+        (site::read_hub(section), key_file)
+    });
+    let onward = root.section("onward", |section| read_onward(section, &common));
+    let (listen, tcp_listen, public) = root.section("listen", hub::read_listen);
+    let (pool_v4, pool_v6) = root.section("pool", hub::read_pools);
+    let masquerade = root.section("network", |network| network.boolean("masquerade"));
+    let allow = root.section("egress", egress::read).unwrap_or_default();
+    let shown = "\"/var/lib/ropewalk/relay-sites.toml\"";
+    let sites_file = root.like(PATH).text("sites_file", shown, parse_path);
+    let workers = hub::read_workers(root);
+    let memory_mb = root.integer_or_auto("memory_mb", hub::MEMORY_MB);
+    let mut uplinks = uplinks::read(root);
+    // What comes out of one tunnel must not become the carrier of the other.
+    uplinks.exclude.extend(own_pattern(&common));
+    refuse_quotas(root, &uplinks);
+    let (hub_key, endpoints, tcp_port, tcp_fallback) = next.0?;
+    let key_file = next
+        .1
+        .unwrap_or_else(|| common::key_file(path, "relay-hub.key"));
+    let masquerade = masquerade.unwrap_or(false);
+    // What is translated must not overlap with the hub's network, what is routed is part of it.
+    let partner = |interface: &String| (!masquerade).then(|| interface.clone());
+    Some(RelayConfig {
+        hub: HubConfig {
+            workers,
+            memory_mb,
+            sites_file: sites_file.unwrap_or_else(|| common.state_dir.join(SITES_FILE)),
+            listen,
+            tcp_listen,
+            public,
+            pool_v4,
+            pool_v6,
+            forward: true,
+            masquerade,
+            allow,
+            onward: Some(onward.interface.clone()),
+            common: Common {
+                partner: partner(&onward.interface),
+                ..common.clone()
+            },
+        },
+        site: SiteConfig {
+            hub_key,
+            endpoints,
+            tcp_port,
+            tcp_fallback,
+            routes: Vec::new(),
+            assigned: None,
+            kill_switch: false,
+            local: None,
+            dns: Vec::new(),
+            uplinks,
+            direct: None,
+            common: Common {
+                key_file,
+                partner: partner(&common.interface),
+                ..onward
+            },
+        },
+    })
 }
 
 /// The tunnel to the hub, where it differs from that to the sites.

@@ -9,12 +9,15 @@ use std::path::Path;
 use ipnet::IpNet;
 use ropewalk_transport::PublicKey;
 
+use super::SITE_CONFIG;
 use super::common::{self, Common, RoleDefaults};
 use super::direct::{self, Direct};
 use super::hub::{ENDPOINTS_MAX, TCP_PORT};
-use super::reader::{Problems, Section, read};
+use super::reader::{self, Problems, Section, read};
+use super::survey::Table;
 use super::uplinks::{self, RULES_MAX, UplinkRules};
 use super::values::HostPort;
+use super::values::patterns::{HOST_PORT, IP, NETWORK};
 
 /// Configuration of a site.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,34 +54,42 @@ pub struct SiteConfig {
 /// # Errors
 /// Every problem found.
 pub fn parse(path: &Path, text: &str) -> Result<SiteConfig, Problems> {
-    let config = read(path, text, |root| {
-        let defaults = RoleDefaults {
-            role: "site",
-            interface: "ropewalk0",
-        };
-        let common = common::read(root, path, defaults);
-        let hub = root.section("hub", read_hub);
-        let network = root.section("network", read_network);
-        let uplinks = uplinks::read(root);
-        let direct = direct::read(root, &common, &uplinks).map(Box::new);
-        let (hub_key, endpoints, tcp_port, tcp_fallback) = hub?;
-        Some(SiteConfig {
-            common,
-            hub_key,
-            endpoints,
-            tcp_port,
-            tcp_fallback,
-            routes: network.routes,
-            assigned: network.assigned,
-            kill_switch: network.kill_switch,
-            local: network.local,
-            dns: network.dns,
-            uplinks,
-            direct,
-        })
-    })?;
+    let config = read(path, text, |root| read_all(root, path))?;
     // `read` fails whenever a required key was missing, so this cannot be reached without a value.
     config.ok_or_else(|| Problems(Vec::new()))
+}
+
+/// What is asked of such a file.
+#[must_use]
+pub fn survey() -> Table {
+    reader::survey(|root| read_all(root, Path::new(SITE_CONFIG)))
+}
+
+fn read_all(root: &mut Section<'_>, path: &Path) -> Option<SiteConfig> {
+    let defaults = RoleDefaults {
+        role: "site",
+        interface: "ropewalk0",
+    };
+    let common = common::read(root, path, defaults);
+    let hub = root.section("hub", read_hub);
+    let network = root.section("network", read_network);
+    let uplinks = uplinks::read(root);
+    let direct = direct::read(root, &common, &uplinks).map(Box::new);
+    let (hub_key, endpoints, tcp_port, tcp_fallback) = hub?;
+    Some(SiteConfig {
+        common,
+        hub_key,
+        endpoints,
+        tcp_port,
+        tcp_fallback,
+        routes: network.routes,
+        assigned: network.assigned,
+        kill_switch: network.kill_switch,
+        local: network.local,
+        dns: network.dns,
+        uplinks,
+        direct,
+    })
 }
 
 /// Key, endpoints, TCP port, and whether to fall back to it.
@@ -86,31 +97,33 @@ pub(super) type NextHub = (PublicKey, Vec<HostPort>, u16, bool);
 
 pub(super) fn read_hub(hub: &mut Section<'_>) -> Option<NextHub> {
     let remedy = "run `ropewalk join`, which writes this file";
-    let key = hub.text(
+    let key = hub.like(KEY).text(
         "key",
         "the 44 characters that `ropewalk key` shows on the hub",
         str::parse,
     );
     let key = hub.require("key", key, remedy);
-    let endpoints = hub.list(
+    let endpoints = hub.like(HOST_PORT).list(
         "endpoints",
         "[\"hub.example.org:4443\"]",
         ENDPOINTS_MAX,
         str::parse::<HostPort>,
     );
     let endpoints = hub.require("endpoints", endpoints, remedy);
-    if endpoints.as_ref().is_some_and(Vec::is_empty) {
-        hub.reject(
-            "endpoints",
-            "the hub needs an endpoint",
-            "write [\"hub.example.org:4443\"]",
-        );
-    }
+    hub.reject_empty(
+        "endpoints",
+        endpoints.as_ref(),
+        "the hub needs an endpoint",
+        "write [\"hub.example.org:4443\"]",
+    );
     let tcp_port = hub.integer("tcp_port", 1..=65_535);
     let tcp_port = tcp_port.map_or(TCP_PORT, |port| u16::try_from(port).unwrap_or(TCP_PORT));
     let fallback = hub.boolean("tcp_fallback").unwrap_or(true);
     Some((key?, endpoints?, tcp_port, fallback))
 }
+
+/// What every public key matches, for schemas: 32 bytes in base64.
+const KEY: &str = r"^\s*[A-Za-z0-9+/]{43}=\s*$";
 
 /// What `[network]` says.
 struct Network {
@@ -123,17 +136,25 @@ struct Network {
 
 fn read_network(network: &mut Section<'_>) -> Network {
     let example = "[\"0.0.0.0/0\", \"::/0\"]";
-    let routes = network.list("routes", example, RULES_MAX, parse_net);
+    let routes = network
+        .like(NETWORK)
+        .list("routes", example, RULES_MAX, parse_net);
     let routes = routes
         .unwrap_or_else(|| vec![IpNet::V4(Default::default()), IpNet::V6(Default::default())]);
     let example = "[\"10.201.0.0/16\"]";
-    let assigned = network.list("assigned", example, RULES_MAX, parse_net);
+    let assigned = network
+        .like(NETWORK)
+        .list("assigned", example, RULES_MAX, parse_net);
     let kill_switch = network.boolean("kill_switch").unwrap_or(false);
-    let local = network.list("local", "[\"192.168.0.0/16\"]", RULES_MAX, parse_net);
-    let dns = network.list("dns", "[\"192.0.2.53\"]", NAME_SERVERS_MAX, |text| {
-        text.parse::<IpAddr>()
-            .map_err(|_| format!("{text:?} is not an address"))
-    });
+    let local = network
+        .like(NETWORK)
+        .list("local", "[\"192.168.0.0/16\"]", RULES_MAX, parse_net);
+    let dns = network
+        .like(IP)
+        .list("dns", "[\"192.0.2.53\"]", NAME_SERVERS_MAX, |text| {
+            text.parse::<IpAddr>()
+                .map_err(|_| format!("{text:?} is not an address"))
+        });
     let dns = dns.unwrap_or_default();
     if kill_switch && !tunnels_everything(&routes) {
         network.reject(

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use ropewalk_transport::PublicKey;
 
+use super::Role;
 use super::balance::TARGETS;
 use super::values::HostPort;
 
@@ -319,6 +320,49 @@ pub fn balance() -> String {
         targets = list(&TARGETS),
         common = api_and_log("balance", ""),
     )
+}
+
+/// A configuration file as the role's command writes it, with addresses of documentation, for manuals.
+#[must_use]
+pub fn example(role: Role) -> String {
+    let ports = |port| {
+        [[0; 4].into(), std::net::IpAddr::from([0_u16; 8])].map(|ip| SocketAddr::new(ip, port))
+    };
+    let (listen, tcp_listen) = (ports(4_443).to_vec(), ports(443).to_vec());
+    let host = |host: &str| HostPort {
+        host: host.to_owned(),
+        port: 4_443,
+    };
+    let pool_v4 = IpNet::new_assert([10, 201, 16, 0].into(), 20);
+    let pool_v6 = IpNet::new_assert([0xfd12, 0x3456, 0x789a, 0, 0, 0, 0, 0].into(), 64);
+    let site = SiteTemplate {
+        name: "boat".to_owned(),
+        hub_key: PublicKey::from_bytes([1; 32]),
+        endpoints: vec![host("hub.example.org")],
+        tcp_port: 443,
+    };
+    match role {
+        Role::Hub => hub(&HubTemplate {
+            listen,
+            tcp_listen,
+            public: vec![host("hub.example.org")],
+            pool_v4,
+            pool_v6,
+        }),
+        Role::Site => self::site(&site),
+        Role::Relay => relay(&RelayTemplate {
+            site: SiteTemplate {
+                name: "harbour".to_owned(),
+                ..site
+            },
+            listen,
+            tcp_listen,
+            public: vec![host("relay.example.org")],
+            pools: vec![IpNet::new_assert([10, 201, 16, 192].into(), 26)],
+            routed: true,
+        }),
+        Role::Balance => balance(),
+    }
 }
 
 /// The networks of `[pool]`, each under the key of its family.

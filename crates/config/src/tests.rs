@@ -7,12 +7,12 @@ use ropewalk_core::protect::Protection;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
 
-use super::balance;
 use super::class::Via;
 use super::template::{HubTemplate, RelayTemplate, SiteTemplate};
 use super::uplinks::Pattern;
 use super::values::HostPort;
-use super::{Config, hub, relay, site, template};
+use super::{Config, cases, template};
+use cases::{hub, relay, site};
 
 const KEY: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
 const HUB: &str = "[pool]\nipv4 = \"10.9.0.0/16\"\n";
@@ -641,7 +641,7 @@ fn every_commented_key_of_the_templates_is_a_key() {
     let problems = relay::parse(path, &counted).unwrap_err().to_string();
     assert!(problems.contains("take quota_gb out"), "{problems}");
     let text = uncomment(&template::balance());
-    let balance = balance::parse(path, &text).unwrap();
+    let balance = cases::balance::parse(path, &text).unwrap();
     assert_eq!((balance.rules.len(), balance.uplinks.marks.len()), (1, 1));
     assert!(balance.rules[0].cgroup.is_some(), "{text}");
 }
@@ -784,7 +784,7 @@ fn one_mistake_is_reported_once_with_a_remedy_that_costs_nothing() {
         "{sideways}"
     );
     let rule = "[balance]\n[[rule]]\nname = \"x\"\nuplinks = [\"a\"]\nports = [\"http\"]\n";
-    let rule = balance::parse(Path::new("balance.toml"), rule).unwrap_err();
+    let rule = cases::balance::parse(Path::new("balance.toml"), rule).unwrap_err();
     assert_eq!(rule.0.len(), 1, "{rule}");
     assert_eq!(rule.0[0].key, "rule[1].ports");
 }

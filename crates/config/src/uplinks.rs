@@ -7,6 +7,7 @@ use ropewalk_api::{Marks, Quota};
 use ropewalk_core::path::BOTTLENECK_MAX;
 use ropewalk_transport::CongestionControl;
 
+use super::common;
 use super::reader::Section;
 use super::values::{self, INTERFACE_NAME_MAX};
 
@@ -17,6 +18,9 @@ pub(super) const RULES_MAX: usize = 64;
 const SUPPLICANT: &str = "/run/wpa_supplicant";
 /// Longest path of a directory whose sockets' addresses fit, with `/` and the name of an interface.
 const SUPPLICANT_MAX: usize = 107 - 1 - INTERFACE_NAME_MAX;
+
+/// What every [`Pattern`] matches, for schemas.
+pub(super) const PATTERN: &str = r"^[\s\S]{1,30}$";
 
 /// Which interfaces become uplinks, and how they are marked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,8 +128,13 @@ pub(super) fn read(root: &mut Section<'_>) -> UplinkRules {
 }
 
 pub(super) fn read_patterns(uplinks: &mut Section<'_>) -> UplinkRules {
-    let include = uplinks.list("include", "[\"eth*\", \"wlan0\"]", RULES_MAX, str::parse);
-    let exclude = uplinks.list("exclude", "[\"docker*\"]", RULES_MAX, str::parse);
+    let include =
+        uplinks
+            .like(PATTERN)
+            .list("include", "[\"eth*\", \"wlan0\"]", RULES_MAX, str::parse);
+    let exclude = uplinks
+        .like(PATTERN)
+        .list("exclude", "[\"docker*\"]", RULES_MAX, str::parse);
     UplinkRules {
         include: include.unwrap_or_default(),
         exclude: exclude.unwrap_or_default(),
@@ -140,6 +149,7 @@ fn read_supplicant(uplinks: &mut Section<'_>) -> Option<PathBuf> {
         _ => values::parse_path(text).map(Some),
     };
     uplinks
+        .like("^(/|$)")
         .text("wpa_supplicant", "\"/run/wpa_supplicant\"", parse)
         .unwrap_or_else(|| Some(PathBuf::from(SUPPLICANT)))
 }
@@ -170,7 +180,7 @@ fn read_quota(uplink: &mut Section<'_>) -> Option<Quota> {
 }
 
 fn read_mark(uplink: &mut Section<'_>) -> Option<UplinkMark> {
-    let pattern = uplink.text("match", "\"wwan*\"", str::parse);
+    let pattern = uplink.like(PATTERN).text("match", "\"wwan*\"", str::parse);
     let pattern = uplink.require("match", pattern, "write match = \"wwan*\"");
     let weight = uplink.integer("weight", 1..=1_000);
     let bottleneck = uplink.integer("bottleneck", 1..=u64::from(BOTTLENECK_MAX));
@@ -180,7 +190,7 @@ fn read_mark(uplink: &mut Section<'_>) -> Option<UplinkMark> {
         metered: uplink.boolean("metered").unwrap_or(false),
         bottleneck: bottleneck.and_then(|number| u8::try_from(number).ok()),
         weight: weight.and_then(|weight| u16::try_from(weight).ok()),
-        congestion: uplink.text("congestion", "\"bdp\"", str::parse),
+        congestion: common::read_congestion(uplink),
         protection_hourly: uplink
             .integer("protect_mib_per_hour", 0..=PROTECT_MIB_MAX)
             .map(|mib| mib << 20),

@@ -209,3 +209,32 @@ pub fn parse_ports(text: &str) -> Result<Ports, String> {
     }
     Ok(first..=last)
 }
+
+/// What right texts match, for schemas: every text that the function of the same name takes, and some
+/// that only the function refuses. Regular expressions as in ECMA-262.
+pub mod patterns {
+    /// [`super::parse_name`] and [`super::parse_word`].
+    pub const NAME: &str = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$";
+    /// [`super::parse_interface`].
+    pub const INTERFACE: &str = "^[^/:% ]{1,15}$";
+    /// [`super::parse_path`].
+    pub const PATH: &str = "^/";
+    /// [`super::HostPort`].
+    pub const HOST_PORT: &str = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):\+?0*[1-9][0-9]*$";
+    /// An address with a port that is not 0.
+    pub const ADDRESS_PORT: &str = r"^([0-9.]+|\[[0-9A-Fa-f:.]+(%[0-9]+)?\]):0*[1-9][0-9]*$";
+    /// A loopback address with a port.
+    pub const LOOPBACK_PORT: &str = r"^(127\.[0-9.]+|\[[0:]*1(%[0-9]+)?\]):[0-9]+$";
+    /// [`super::parse_ip`].
+    pub const IP: &str = "^[0-9A-Fa-f:.]+$";
+    /// A network with its prefix.
+    pub const NETWORK: &str = "^[0-9A-Fa-f:.]+/[0-9]{1,3}$";
+    /// [`super::parse_net`].
+    pub const NET: &str = "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$";
+    /// [`super::parse_dscp`].
+    pub const DSCP: &str = r"^(ef|le|cs[0-7]|af[1-4][1-3]|\+?0*([0-9]|[1-5][0-9]|6[0-3]))$";
+    /// [`super::parse_protocol`].
+    pub const PROTOCOL: &str = r"^(icmp|tcp|udp|gre|esp|icmpv6|sctp|\+?[0-9]+)$";
+    /// [`super::parse_ports`].
+    pub const PORTS: &str = r"^\s*\+?[0-9]+\s*(-\s*\+?[0-9]+\s*)?$";
+}

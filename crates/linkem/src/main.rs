@@ -17,9 +17,12 @@ mod validate;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
+    if let Some(code) = ropewalk_manual::asked(args::Args::command) {
+        return code;
+    }
     let args = args::Args::parse();
     let result = match args.task {
         Some(args::Task::Validate { quick, json }) => validate::validate(quick, json),

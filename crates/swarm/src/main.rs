@@ -27,9 +27,12 @@ mod window;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
+    if let Some(code) = ropewalk_manual::asked(args::Args::command) {
+        return code;
+    }
     let args = args::Args::parse();
     let result = match &args.command {
         args::Command::Sites(sites) => roster::print(sites),

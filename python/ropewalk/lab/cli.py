@@ -60,7 +60,7 @@ class UsageError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     if options.command != "list" and importlib.util.find_spec("matplotlib") is None:
         print(
             "ropewalk-lab: the report's charts need matplotlib: install the package with its "
@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="ropewalk-lab",
         description="Repeats the experiments behind Ropewalk's claims, on the Linux kernel and in "

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A file's name may be bytes that are not text.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        options = _parser().parse_args(arguments)
+        options = make_parser().parse_args(arguments)
     finally:
         # The help, which is printed there.
         with contextlib.suppress(OSError):
@@ -133,7 +133,8 @@ def _put(text: str, stream: TextIO | None) -> None:
             raise
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="ropewalk-sdn",
         description="Several uplinks on Open vSwitch: copies over all of them (bicast), or each "

@@ -15,12 +15,14 @@ mod join;
 mod key;
 mod kill_switch;
 mod output;
+mod pages;
 mod path;
 mod plan;
 mod portal;
 mod relay;
 mod remote;
 mod scheduler;
+mod schema;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -127,6 +129,7 @@ enum CliCommand {
     Demo(DemoArgs),
     Replay(ReplayArgs),
     Completions(completions::Completions),
+    Schema(schema::SchemaArgs),
 }
 
 /// Parses the command line and does what it says.
@@ -163,6 +166,7 @@ pub fn main() -> ExitCode {
                 .unwrap_or_else(|error| exit::report(&error));
         }
         CliCommand::Completions(command) => command.run(),
+        CliCommand::Schema(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

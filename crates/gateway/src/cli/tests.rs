@@ -40,6 +40,7 @@ fn every_command_teaches_with_examples() {
         "doctor",
         "demo",
         "completions",
+        "schema",
     ] {
         assert!(
             names.iter().any(|name| name == expected),
@@ -63,6 +64,37 @@ fn every_command_teaches_with_examples() {
         help.contains("Exit codes:") && help.contains("ropewalk join"),
         "{help}"
     );
+}
+
+#[test]
+fn every_command_and_every_configuration_has_a_page() {
+    let directory = tempfile::tempdir().unwrap();
+    super::pages::write(Cli::command(), directory.path()).unwrap();
+    let page = |name: &str| std::fs::read_to_string(directory.path().join(name)).expect(name);
+    let mut command = Cli::command();
+    command.build();
+    for sub in command
+        .get_subcommands()
+        .filter(|sub| sub.get_name() != "help")
+    {
+        let name = format!("ropewalk-{}", sub.get_name());
+        let text = page(&format!("man1/{name}.1"));
+        assert!(text.contains(".SH DESCRIPTION"), "{name}");
+        // Examples keep their lines.
+        assert!(
+            name == "ropewalk-demo" || text.contains(".SH EXAMPLES\n.nf"),
+            "{name}"
+        );
+    }
+    for (role, key) in [
+        ("hub", "udp"),
+        ("site", "kill_switch"),
+        ("relay", "redundancy_percent"),
+        ("balance", "targets"),
+    ] {
+        let text = page(&format!("man5/ropewalk-{role}.toml.5"));
+        assert!(text.contains(&format!("\\fB{key}\\fR (")), "{role}: {text}");
+    }
 }
 
 #[test]
@@ -91,6 +123,8 @@ fn wrong_usage_is_refused_and_right_usage_taken() {
         "invite --list --qr",
         "invite boat --valid soon",
         "invite boat --valid 400d",
+        "schema",
+        "schema everything",
         "invite boat --valid 1h --public-key 11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
     ] {
         let words = std::iter::once("ropewalk").chain(line.split_whitespace());

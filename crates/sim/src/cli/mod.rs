@@ -5,7 +5,7 @@ mod replay;
 mod summary;
 mod table;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use ropewalk_plan::{Plan, Report};
 use ropewalk_sim::LogFile;
 use ropewalk_sim::run::{Options, SimError, run_with};
@@ -103,6 +103,9 @@ impl Failure {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    if let Some(code) = ropewalk_manual::asked(Cli::command) {
+        return code;
+    }
     let done = match Cli::parse().command {
         Command::Run(args) => run(&args),
         Command::Chaos(args) => chaos::run(&args),

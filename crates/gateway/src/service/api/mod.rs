@@ -36,11 +36,11 @@ use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use ropewalk_api::{
     Changed, Done, Failed, Happened, History, KeyChange, KeyRequest, Marks, PathRequest, PathUse,
-    Paths, Reloaded, SchedulerRequest, Schedulers, Status, prometheus,
+    Paths, Reloaded, Route, SchedulerRequest, Schedulers, Status, prometheus,
 };
 use tokio::net::{TcpListener, UnixListener};
 
@@ -114,17 +114,11 @@ pub async fn serve_tcp(api: Api, address: SocketAddr) -> anyhow::Result<()> {
 
 /// The requests there are.
 fn router(api: Api) -> Router {
-    Router::new()
-        .route("/healthz", get(health))
-        .route("/metrics", get(metrics_text))
-        .route("/v1/status", get(status))
-        .route("/v1/scheduler", get(schedulers).post(set_scheduler))
-        .route("/v1/paths", get(paths).post(set_path))
-        .route("/v1/history", get(history))
-        .route("/v1/happened", get(happened))
-        .route("/v1/sites/reload", post(reload_sites))
-        .route("/v1/reload", post(reload))
-        .route("/v1/key", post(change_key))
+    let mut router = Router::new();
+    for route in Route::ALL {
+        router = router.route(route.path(), handler(route));
+    }
+    router
         .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "there is no such page") })
         .method_not_allowed_fallback(|| async {
             Refused::new(
@@ -134,6 +128,23 @@ fn router(api: Api) -> Router {
         })
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .with_state(api)
+}
+
+fn handler(route: Route) -> MethodRouter<Api> {
+    match route {
+        Route::Health => get(health),
+        Route::Metrics => get(metrics_text),
+        Route::Status => get(status),
+        Route::Schedulers => get(schedulers),
+        Route::SetScheduler => post(set_scheduler),
+        Route::Paths => get(paths),
+        Route::SetPath => post(set_path),
+        Route::History => get(history),
+        Route::Happened => get(happened),
+        Route::ReloadSites => post(reload_sites),
+        Route::Reload => post(reload),
+        Route::ChangeKey => post(change_key),
+    }
 }
 
 async fn require_local_client(headers: HeaderMap, request: Request, next: Next) -> Response {
