@@ -65,6 +65,7 @@ PAGES = {
     "README.md": Page(["box", "hub", "boat"], repository=True),
     OPERATIONS: Page(["hub", "boat"]),
     "docs/configuration.md": Page(["hub"]),
+    "docs/schema.md": Page(["boat"]),
     "docs/hold.md": Page(["hub", "boat"], before=("hub", "boat")),
     "docs/kill-switch.md": Page(["hub", "boat"], before=("hub", "boat")),
     "docs/via.md": Page(["hub", "boat"], before=("hub", "boat"), stopped=True),
