@@ -35,6 +35,8 @@ UNSAYABLE = (
     "is not reached through the tunnel",
     "towards the sites already",
     "kill switch",
+    "no quota that could begin anew",
+    "does not count what its uplinks carry",
 )
 """Messages about what JSON Schema cannot state, or only with much more text than it is worth."""
 

@@ -1,5 +1,6 @@
 //! What an uplink may carry in a month, and how much of that is left.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What an uplink may carry in a month.
@@ -12,7 +13,7 @@ pub struct Quota {
 }
 
 /// A quota and its use now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QuotaStatus {
     /// Bytes allowed in this month.
     pub bytes: u64,
