@@ -34,6 +34,9 @@ fn chat(world: &mut World, numbers: std::ops::Range<u64>) {
     }
 }
 
+/// No packet is missing.
+const NONE: [u64; 0] = [];
+
 /// Numbers that the hub has not got of those below `end`.
 fn missing_at_hub(world: &World, end: u64) -> Vec<u64> {
     let got: Vec<u64> = world.hub().delivered.iter().map(|d| d.2).collect();
@@ -264,7 +267,7 @@ fn a_site_connects_every_uplink_and_learns_its_address() {
     assert_eq!(address, World::inner_address(0));
     chat(&mut world, 0..10);
     world.run(ms(50));
-    assert_eq!(missing_at_hub(&world, 10), []);
+    assert_eq!(missing_at_hub(&world, 10), NONE);
     assert_eq!(world.site(0).delivered.len(), 10);
 }
 
@@ -275,7 +278,11 @@ fn a_path_whose_uplink_falls_silent_is_left_and_found_again_within_a_second() {
     world.set_dead(0, 0, Selector::Both, true);
     chat(&mut world, 50..150);
     world.run(ms(100));
-    assert_eq!(missing_at_hub(&world, 150), [], "nothing is lost for good");
+    assert_eq!(
+        missing_at_hub(&world, 150),
+        NONE,
+        "nothing is lost for good"
+    );
     assert_eq!(world.transports_up(0).len(), 1);
     world.set_dead(0, 0, Selector::Both, false);
     world.run_until(SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
@@ -380,7 +387,7 @@ fn a_key_that_starts_again_and_again_is_slowed_and_gets_in_when_it_stays() {
     world.run_until(3 * SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
     chat(&mut world, 0..10);
     world.run(ms(50));
-    assert_eq!(missing_at_hub(&world, 10), []);
+    assert_eq!(missing_at_hub(&world, 10), NONE);
 }
 
 #[test]
@@ -410,7 +417,7 @@ fn a_restarted_site_begins_a_tunnel_of_its_own() {
     let before = world.site(0).delivered.len();
     chat(&mut world, 20..40);
     world.run(ms(50));
-    assert_eq!(missing_at_hub(&world, 40), []);
+    assert_eq!(missing_at_hub(&world, 40), NONE);
     assert_eq!(world.site(0).delivered.len() - before, 20);
 }
 
@@ -444,7 +451,7 @@ fn what_the_hub_sends_to_a_site_that_was_shut_out_and_let_in_again_comes() {
     let before = world.site(0).delivered.len();
     send(&mut world, 20..21);
     world.run(SECOND);
-    assert_eq!(world.site(0).delivered.len() - before, FLOWS.into());
+    assert_eq!(world.site(0).delivered.len() - before, usize::from(FLOWS));
 }
 
 #[test]
@@ -510,13 +517,13 @@ fn with_udp_blocked_every_path_comes_up_over_tls_and_returns_to_quic_after_the_b
     assert!(took > SECOND, "QUIC is tried for a second: {took:?}");
     chat(&mut world, 0..20);
     world.run(ms(200));
-    assert_eq!(missing_at_hub(&world, 20), []);
+    assert_eq!(missing_at_hub(&world, 20), NONE);
     world.block_udp(0, 0, false);
     world.block_udp(0, 1, false);
     world.run_until(11 * SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
     chat(&mut world, 20..40);
     world.run(ms(200));
-    assert_eq!(missing_at_hub(&world, 40), []);
+    assert_eq!(missing_at_hub(&world, 40), NONE);
 }
 
 #[test]
@@ -531,7 +538,7 @@ fn what_the_only_path_carried_before_udp_was_blocked_comes_over_tls() {
     chat(&mut world, 20..320);
     world.run(ms(500));
     assert_eq!(world.transports_up(0), ["tls"]);
-    assert_eq!(missing_at_hub(&world, 320), []);
+    assert_eq!(missing_at_hub(&world, 320), NONE);
 }
 
 #[test]
@@ -574,7 +581,7 @@ fn what_a_path_with_a_long_round_trip_carried_before_an_outage_comes_after_it() 
     world.set_dead(0, 0, Selector::Both, false);
     chat(&mut world, 220..320);
     world.run(SECOND);
-    assert_eq!(missing_at_hub(&world, 320), []);
+    assert_eq!(missing_at_hub(&world, 320), NONE);
 }
 
 #[test]
@@ -615,7 +622,7 @@ fn udp_blocked_in_mid_flight_on_one_uplink_changes_only_that_path() {
     chat(&mut world, 20..320);
     assert_eq!(world.transports_up(0), ["tls", "quic"]);
     world.run(ms(200));
-    assert_eq!(missing_at_hub(&world, 320), []);
+    assert_eq!(missing_at_hub(&world, 320), NONE);
 }
 
 #[test]
@@ -631,7 +638,7 @@ fn a_new_address_moves_the_connections_and_a_forgotten_nat_mapping_too() {
     chat(&mut world, 40..60);
     world.run(SECOND);
     assert_eq!(world.transports_up(0), ["quic", "quic"]);
-    assert_eq!(missing_at_hub(&world, 60), []);
+    assert_eq!(missing_at_hub(&world, 60), NONE);
     // These are the old connections: nothing failed.
     assert!(world.paths(0).iter().all(|path| path.last_error.is_none()));
 }
