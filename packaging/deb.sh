@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a Debian package of `ropewalk` and `ropewalk-linkem` with systemd units, manual pages, schemas
-# and completions: packaging/deb.sh [OUTPUT-DIRECTORY]. The default directory is target/debian.
+# Builds a Debian package of `ropewalk`, `ropewalk-linkem` and `ropewalk-sim` with systemd units, manual pages,
+# schemas and completions: packaging/deb.sh [OUTPUT-DIRECTORY]. The default directory is target/debian.
 #
 # PROFILE chooses another cargo profile than `dist`, PREBUILT=DIRECTORY takes programs that are
 # built already. TRAINED=FILE gives the compiler what packaging/train.sh has counted: the tunnel then costs
@@ -56,7 +56,9 @@ ropewalk=$built/ropewalk
 install -d "$root/usr/share/bash-completion/completions" \
 	"$root/usr/share/zsh/vendor-completions" "$root/usr/share/fish/vendor_completions.d"
 "$ropewalk" completions man --directory "$root/usr/share/man"
-"$built/ropewalk-linkem" --manual "$root/usr/share/man/man1"
+for program in ropewalk-linkem ropewalk-sim; do
+	"$built/$program" --manual "$root/usr/share/man/man1"
+done
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
 install -d "$root/usr/share/ropewalk/schema"
 for role in hub site relay balance; do
@@ -68,7 +70,7 @@ done
 
 doc=$root/usr/share/doc/ropewalk
 install -d "$doc"
-for file in README.md CHANGELOG.md docs/configuration.md docs/schema.md docs/operations.md docs/monitoring.md docs/kill-switch.md docs/relays.md docs/balance.md docs/via.md docs/hold.md; do
+for file in README.md CHANGELOG.md docs/configuration.md docs/dashboard.md docs/replay.md docs/schema.md docs/top.md docs/operations.md docs/monitoring.md docs/kill-switch.md docs/relays.md docs/balance.md docs/via.md docs/hold.md; do
 	if [ -f "$file" ]; then
 		install -m644 -t "$doc" "$file"
 	fi
