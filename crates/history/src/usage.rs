@@ -26,7 +26,8 @@ pub struct Used {
     pub uplink: String,
     /// Begin of the month, seconds since 1970; 0 while the clock was never right.
     since_s: u64,
-    /// Day on which the month began.
+    /// Day on which the month began; 0 is unknown.
+    #[serde(default)]
     day: u8,
     bytes: u64,
     /// Counter of the path at the last sample.
