@@ -49,7 +49,7 @@ pub struct DemoArgs {
     /// Show the demo live in the browser instead: prints a link, and lets uplinks fail and return again and again
     #[arg(long, conflicts_with_all = ["json", "keep"])]
     pub dashboard: bool,
-    /// With --dashboard: how long, minutes. A download shorter than a round of --seconds is not begun.
+    /// With --dashboard: how long, minutes. In each round of --seconds one uplink falls silent for a third of the time
     #[arg(long, requires = "dashboard", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=240))]
     pub minutes: u64,
     /// With --dashboard: TCP port on 127.0.0.1 [default: a free one]

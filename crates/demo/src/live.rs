@@ -75,7 +75,12 @@ pub(super) fn run(args: &DemoArgs, stage: &Stage, serve: Serve) -> Result<ExitCo
         std::thread::sleep(part);
     }
     wait_if_interrupted();
-    let report = bulk.finish()?;
+    // A page that cannot be served is told at once.
+    let report = if page.is_finished() {
+        bulk.stop()?
+    } else {
+        bulk.finish()?
+    };
     // The thread keeps the namespace.
     drop(going_on);
     let served = page.join();
