@@ -672,6 +672,20 @@ fn a_socket_that_cannot_be_opened_is_tried_again_and_the_reason_is_said() {
 }
 
 #[test]
+fn a_site_starts_though_its_first_uplink_is_dead() {
+    for dead in 0..2 {
+        let mut world = World::new(&Spec::default());
+        world.set_dead(0, dead, Selector::Both, true);
+        world.run_until(SECOND, |w| w.transports_up(0) == ["quic"]);
+        chat(&mut world, 0..100);
+        world.run(SECOND);
+        assert_eq!(missing_at_hub(&world, 100), NONE);
+        world.set_dead(0, dead, Selector::Both, false);
+        world.run_until(2 * SECOND, |w| w.transports_up(0).len() == 2);
+    }
+}
+
+#[test]
 fn a_disabled_path_carries_nothing_until_it_is_enabled() {
     let mut world = connected();
     let now = world.now();

@@ -400,6 +400,26 @@ fn a_silent_path_is_left_and_used_again_when_it_returns() {
     assert!(after > before + 10, "{before} {after}");
 }
 
+/// Nothing else shows that the path is dead: one packet a second goes out, and no answer comes.
+#[test]
+fn one_packet_a_second_is_not_held_up_by_a_path_that_died() {
+    let mut pair = World::new(SchedulerKind::Auto, 1, &uneven());
+    for second in 0..20 {
+        if second == 10 {
+            pair.set_dead(0, Selector::Both, true);
+        }
+        let (number, offered) = (pair.offered, pair.now());
+        pair.offer(200, 9);
+        pair.run(Duration::from_secs(1));
+        let mut delivered = pair.hub.delivered.iter();
+        let came = delivered.find(|(_, data)| packet::number(data) == number);
+        let took = came.map(|(at, _)| at.since(offered)).expect("delivered");
+        // 25 ms over the first path, 208 ms for what that path swallowed, 35 ms over the second path.
+        let most = Duration::from_millis(if second == 10 { 300 } else { 40 });
+        assert!(took < most, "packet {number}: {took:?}");
+    }
+}
+
 #[test]
 fn a_call_does_not_wait_behind_what_a_dead_path_carried() {
     const CALL: usize = 160;
