@@ -196,6 +196,21 @@ def status(role: str, tunnels: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def balanced(name: str, share: float, reason: str, state: str = "up") -> dict[str, Any]:
+    return {
+        "uplink": name, "number": 1, "mark": 0, "state_ipv4": state, "state_ipv6": "none",
+        "share_ipv4": share, "share_ipv6": 0.0, "reason": reason, "weight": None,
+        "capacity_mbit": 20.0, "capacity_measured": True, "load_mbit": 3.0, "rtt_ms": 30.0,
+        "metered": False, "standby": False, "flows": 7, "tx_bytes": 1_000_000,
+        "rx_bytes": 2_000_000, "failures": 2, "severed": 5,
+    }  # fmt: skip
+
+
+def balance(uplinks: list[dict[str, Any]], rules: list[dict[str, Any]]) -> dict[str, Any]:
+    state = {"mode": "weighted", "affinity_s": 300, "uplinks": uplinks, "rules": rules}
+    return {**status("balance", []), "interface": "", "addresses": [], "balance": state}
+
+
 class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
@@ -263,10 +278,12 @@ class FakeGateway:
     def history(self, count: int) -> dict[str, Any]:
         end = int(time.time())
         status = self.status()
-        site = status["role"] == "site"
-        names = (
-            [p["uplink"] for t in status["tunnels"] for p in t["paths"]] if site else ["all sites"]
-        )
+        names = {
+            "site": [p["uplink"] for t in status["tunnels"] for p in t["paths"]],
+            "balance": [
+                uplink["uplink"] for uplink in status.get("balance", {}).get("uplinks", [])
+            ],
+        }.get(status["role"], ["all sites"])
 
         def wave(index: int, scale: float) -> list[float | None]:
             return [scale * (1 + (end - at + index) % 7) for at in reversed(range(count))]

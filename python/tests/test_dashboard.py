@@ -19,6 +19,8 @@ from dashboard_parts import (
     Dashboard,
     FakeGateway,
     Window,
+    balance,
+    balanced,
     begin_hub,
     inside,
     join,
@@ -48,6 +50,16 @@ TASK_MS_MAX = 500.0
 GOOD = [words("fine", "good", "works; carries 70 %")]
 LOSSY = [words("lossy", "worse", "lost 8 % for 20 s: repaired; carries 30 %")]
 SITE = status("site", [tunnel("hub", [path("eth0", GOOD), path(HOSTILE, LOSSY)])])
+
+
+RULE = {"rule": "calls", "uplinks_ipv4": ["eth0"], "uplinks_ipv6": [], "addresses": 4}
+BALANCE = balance(
+    [
+        balanced("eth0", 0.7, "measured capacity"),
+        balanced(HOSTILE, 0, "no answer to probes", "dead"),
+    ],
+    [RULE],
+)
 
 
 @pytest.fixture(scope="module")
@@ -134,23 +146,51 @@ def test_a_site_shows_its_uplinks_charts_and_words_and_breaks_no_rule(place: Pla
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("role", ["site", "hub"])
+@pytest.mark.parametrize("role", ["site", "hub", "balance"])
 def test_pages_are_usable_by_all(place: Place, role: str, width: int, dark: bool) -> None:
     """Of axe-core's rules none is broken, and nothing is wider than the window."""
     if role == "hub":
         boat, other = tunnel("boat", [path("eth0", LOSSY)]), tunnel(HOSTILE, [], up=False)
         place.says = status("hub", [boat, other])
+    if role == "balance":
+        place.says = BALANCE
     place.says = {**place.says, "words": [words("far", "worse", "the hub is far: 210 ms")]}
     place.gateway.happened = [{"at_s": 1_800_000_000, "what": f"{HOSTILE}: up"}]
     place.start()
     browser = place.browser
     browser.size(width, 844, dark, mobile=width < 500)
-    browser.until("document.querySelectorAll('.card, .sites tbody tr').length === 2")
+    rows = ".card" if role == "balance" else ".card, .sites tbody tr"
+    browser.until(f"document.querySelectorAll('{rows}').length === 2")
     browser.until("document.querySelector('.events li')")
     browser.value("document.querySelectorAll('details').forEach((d) => { d.open = true; }); 1")
     assert browser.accessibility() == []
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.value(wide) <= 0
+
+
+def test_balanced_uplinks_are_shown_with_what_they_take_and_why(place: Place) -> None:
+    place.says = BALANCE
+    place.start()
+    browser = place.browser
+    browser.until(
+        "document.getElementById('state').textContent === "
+        "'1 of 2 uplinks take new flows; there are 14 flows.'"
+    )
+    text = browser.until(
+        "document.querySelectorAll('canvas').length === 3 && document.body.innerText"
+    )
+    for part in (
+        "✓ works; takes 70 % of new flows: measured capacity",
+        "✗ no answer to probes",
+        "failed 2 times, which ended 5 connections",
+        "mode weighted",
+        "a client keeps its uplink to a site for 5 min",
+        HOSTILE,
+        "calls",
+    ):
+        assert part in text, part
+    assert browser.value("document.querySelectorAll('img[src=x]').length") == 0
+    assert browser.complaints() == []
 
 
 def test_every_action_on_uplinks_reaches_the_gateway(place: Place) -> None:

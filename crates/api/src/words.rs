@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{PathStatus, QuotaStatus, Status, TunnelStatus};
+use crate::{BalanceStatus, PathStatus, QuotaStatus, Status, TunnelStatus, UplinkStatus};
 
 /// Loss from which an uplink is called lossy, `0..=1`. Lower: more is told, chance losses are told, too.
 pub const LOSS_NOTABLE: f64 = 0.02;
@@ -19,8 +19,14 @@ const LOAD_BITS: f64 = 200_000.0;
 const FAR_MS: f64 = 180.0;
 /// Part of the best uplink's rate below which an uplink is called slow.
 const SLOW_PART: f64 = 0.05;
+/// Smallest round trip beyond that of the nearest uplink from which an uplink is left for its delay, milliseconds. What
+/// hardly carries anything has no rate to speak of.
+const LATER_MS: f64 = 100.0;
 /// What the tunnel has to carry for rates to say something, bit/s. Lower: sooner told, idle uplinks are told, too.
 const BUSY_BITS: f64 = 1_000_000.0;
+/// How long a path goes over TLS until that is called blocked UDP, seconds. A hub that starts again is often reached
+/// over TLS first, and 2 to 4 s later over UDP. Longer: later told.
+const UDP_BLOCKED_S: f64 = 10.0;
 /// Failures in ten minutes from which an uplink is said to come and go.
 const FLAPS: u64 = 3;
 /// Outer packet size (IP and UDP headers included) below which packets are called small, bytes.
@@ -107,6 +113,8 @@ pub struct Words {
 pub struct Lately {
     /// Seconds for which the path has been in its state.
     pub state_s: f64,
+    /// Seconds for which the path has been up over its transport.
+    pub transport_s: f64,
     /// Seconds for which loss has been notable.
     pub lossy_s: f64,
     /// Outer bit/s of the last seconds, both directions.
@@ -139,7 +147,7 @@ pub fn of_path(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec
         "up" => working(tunnel, path, lately),
         "suspect" => vec![bad(
             About::Silent,
-            format!("no answer for {}: trying again", seconds(lately.state_s)),
+            format!("no answer{}: trying again", time(lately.state_s)),
         )],
         _ => vec![not_connected(path, lately)],
     };
@@ -160,6 +168,47 @@ pub fn of_path(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec
         said.sort_by_key(|words| words.about == About::Metered);
     }
     said
+}
+
+/// What is to be said of an uplink over which flows are spread.
+#[must_use]
+pub fn of_balanced(uplink: &UplinkStatus) -> Words {
+    let why = &uplink.reason;
+    match uplink.state() {
+        "captive" => bad(
+            About::LoginPage,
+            "a login page answers in place of the internet: log in there",
+        ),
+        "up" | "unproven" if uplink.is_used() => {
+            let percent = |share: f64| format!("{:.0} %", share * 100.0);
+            let (v4, v6) = (percent(uplink.share_ipv4), percent(uplink.share_ipv6));
+            let share = match (uplink.state_ipv4.as_str(), uplink.state_ipv6.as_str()) {
+                (_, "none") => v4,
+                ("none", _) => v6,
+                _ if v4 == v6 => v4,
+                _ => format!("{v4} (IPv4) and {v6} (IPv6)"),
+            };
+            good(
+                About::Fine,
+                format!("works; takes {share} of new flows: {why}"),
+            )
+        }
+        "up" | "unproven" if uplink.standby => good(About::Standby, format!("works; {why}")),
+        "up" | "unproven" => good(About::Fine, format!("works; takes no new flows: {why}")),
+        _ => bad(About::Silent, why.clone()),
+    }
+}
+
+/// What is to be said of `ropewalk balance` as a whole. Empty when all is well.
+fn of_balance(balance: &BalanceStatus) -> Option<Words> {
+    let text = if balance.uplinks.is_empty() {
+        "there is no uplink: no interface has an address and a default route"
+    } else if balance.none_answers() {
+        "no uplink answers probes: all are tried all the same"
+    } else {
+        return None;
+    };
+    Some(bad(About::Down, text))
 }
 
 fn of_quota(quota: &QuotaStatus, standby: bool) -> Words {
@@ -189,12 +238,12 @@ fn not_connected(path: &PathStatus, lately: &Lately) -> Words {
              `ropewalk portal 5m`",
         );
     }
-    let time = seconds(lately.state_s);
+    let time = time(lately.state_s);
     let text = match path.last_error.as_deref() {
         Some(error) if !error.starts_with("timed out") => {
-            format!("not connected for {time}: {error}; trying again")
+            format!("not connected{time}: {error}; trying again")
         }
-        _ => format!("no answer for {time}: trying again"),
+        _ => format!("no answer{time}: trying again"),
     };
     bad(About::Silent, text)
 }
@@ -202,7 +251,8 @@ fn not_connected(path: &PathStatus, lately: &Lately) -> Words {
 /// What is to be said of a path that is up.
 fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Words> {
     let mut said = Vec::new();
-    if path.transport == "tls" {
+    let over_tls = path.transport == "tls";
+    if over_tls && lately.transport_s >= UDP_BLOCKED_S {
         said.push(worse(
             About::UdpBlocked,
             "UDP is blocked here: TLS carries it",
@@ -255,8 +305,13 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
         let text = "works; kept for when nothing else works";
         return vec![good(About::Standby, text)];
     }
-    let text = share(lately).map_or("works; idle".to_owned(), |share| format!("works; {share}"));
-    vec![good(About::Fine, text)]
+    let works = if over_tls {
+        "works over TLS for now, and tries UDP"
+    } else {
+        "works"
+    };
+    let share = share(lately).unwrap_or_else(|| "idle".to_owned());
+    vec![good(About::Fine, format!("{works}; {share}"))]
 }
 
 fn share(lately: &Lately) -> Option<String> {
@@ -279,8 +334,12 @@ fn much_faster(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Opt
     if !busy || lately.share >= SLOW_PART {
         return None;
     }
-    let up = tunnel.paths.iter().filter(|other| other.is_up());
-    let best = up.map(|other| other.rate_mbit).fold(0.0, f64::max);
+    let up = || tunnel.paths.iter().filter(|other| other.is_up());
+    let nearest = up().map(|other| other.rtt_min_ms).fold(f64::MAX, f64::min);
+    if path.rtt_min_ms > nearest + LATER_MS {
+        return None;
+    }
+    let best = up().map(|other| other.rate_mbit).fold(0.0, f64::max);
     (path.rate_mbit > 0.0 && path.rate_mbit < best * SLOW_PART).then_some(best)
 }
 
@@ -293,6 +352,7 @@ pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
         said.push(bad(About::Clock, text));
     }
     if status.role != "site" {
+        said.extend(status.balance.as_ref().and_then(of_balance));
         return said;
     }
     for tunnel in &status.tunnels {
@@ -335,6 +395,14 @@ fn worse(about: About, text: impl Into<String>) -> Words {
 
 fn bad(about: About, text: impl Into<String>) -> Words {
     words(about, Weight::Bad, text)
+}
+
+/// How long, where a second has passed.
+fn time(passed: f64) -> String {
+    if passed < 0.5 {
+        return String::new();
+    }
+    format!(" for {}", seconds(passed))
 }
 
 fn seconds(seconds: f64) -> String {

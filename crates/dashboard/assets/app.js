@@ -1,10 +1,14 @@
 // The page: charts above, then what a site or a hub has to say.
 
 import { Chart, append } from "./chart.js";
-import { byId, clock, day, dialog, duration, el, keyed, millis, percent, rate, say, act, copyButton, SIGNS } from "./page.js";
+import { byId, clock, day, dialog, duration, el, keyed, millis, percent, rate, say, showWords, act, copyButton, SIGNS } from "./page.js";
 import { begin, get, post, watch } from "./server.js";
 import { Site } from "./site.js";
 import { Hub } from "./hub.js";
+import { Balance } from "./balance.js";
+
+// Who shows what; a relay is shown as a hub.
+const PARTS = { site: Site, balance: Balance };
 
 let charts = [];
 let history = null;
@@ -22,6 +26,12 @@ function makeCharts(role) {
       make({ title: "Sent", part: "sent", format: rate, stacked: true, line: { title: "asked for", values: (h) => h.offered } }),
       make({ title: "Round trip", part: "rtt_ms", format: millis }),
       make({ title: "Loss", part: "loss", format: percent }),
+    ];
+  } else if (role === "balance") {
+    charts = [
+      make({ title: "Received", part: "received", format: rate, stacked: true }),
+      make({ title: "Sent", part: "sent", format: rate, stacked: true }),
+      make({ title: "Round trip of probes", part: "rtt_ms", format: millis }),
     ];
   } else {
     charts = [
@@ -49,24 +59,17 @@ async function follow(point) {
   }
 }
 
-function showWords(words) {
-  keyed(byId("words"), words, (said) => said.about, () => el("li"), (child, said) => {
-    child.className = said.weight;
-    say(child, `${SIGNS[said.weight]} ${said.text}`);
-  });
-}
-
 function onView(view) {
   if (!main) {
     makeCharts(view.role);
-    main = view.role === "site" ? new Site(byId("parts"), admin) : new Hub(byId("parts"), admin);
+    main = new (PARTS[view.role] ?? Hub)(byId("parts"), admin);
     byId("parts").append(happened.part, help(admin));
   }
   const title = `${view.role} ${view.addresses[0] ?? ""}`.trim();
   say(byId("title"), title);
   document.title = `${title} – Ropewalk`;
-  say(byId("facts"), `version ${view.version}, running for ${duration(view.uptime_s)}, ${view.interface}${admin ? "" : ", for looking only"}`);
-  showWords(view.words);
+  say(byId("facts"), `version ${view.version}, running for ${duration(view.uptime_s)}${view.interface && `, ${view.interface}`}${admin ? "" : ", for looking only"}`);
+  showWords(byId("words"), view.words, "li");
   say(byId("state"), main.show(view));
   happened.look();
   follow(view.point);

@@ -1,6 +1,6 @@
 // Charts of a history, each with a legend in words and a table.
 
-import { clock, day, el, say, keyed } from "./page.js";
+import { clock, day, el, say, keyed, swatch } from "./page.js";
 
 // Distinguishable for most people with colour blindness; names stand beside them everywhere.
 const LIGHT = ["#0b6e99", "#c06000", "#3d7a29", "#8b4fb0", "#a8324a", "#5b6b00", "#2f57c4", "#7a5230"];
@@ -32,7 +32,7 @@ export class Chart {
     const items = history.uplinks.map((uplink, index) => ({ name: uplink.name, index, value: uplink[this.part].at(-1) }));
     if (this.line) items.push({ name: this.line.title, index: -1, value: this.line.values(history).at(-1) });
     keyed(this.legend, items, (item) => item.name,
-      () => { const swatch = document.createElementNS("http://www.w3.org/2000/svg", "svg"); swatch.setAttribute("class", "swatch"); swatch.setAttribute("aria-hidden", "true"); return el("li", {}, swatch, el("span")); },
+      () => el("li", {}, swatch(), el("span")),
       (child, item) => {
         child.firstChild.style.background = item.index < 0 ? "none" : colour(item.index);
         say(child.lastChild, `${item.name}: ${this.format(item.value)}`);

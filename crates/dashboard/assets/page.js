@@ -38,6 +38,29 @@ export function keyed(parent, items, key, make, update) {
   parent.kept = kept;
 }
 
+/** A row of a list of facts; the element for its value. */
+export const fact = (list, name) => {
+  const value = el("dd");
+  list.append(el("dt", {}, name), value);
+  return value;
+};
+
+/** The square that says which colour an uplink has in the charts. */
+export function swatch() {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  made.setAttribute("class", "swatch");
+  made.setAttribute("aria-hidden", "true");
+  return made;
+}
+
+/** Shows the state of an uplink in words. */
+export function showWords(parent, words, tag = "p") {
+  keyed(parent, words, (said) => said.about, () => el(tag), (child, said) => {
+    child.className = said.weight;
+    say(child, `${SIGNS[said.weight]} ${said.text}`);
+  });
+}
+
 const scaled = (value, units, step) => {
   let unit = 0;
   while (value >= step && unit + 1 < units.length) { value /= step; unit += 1; }

@@ -1,14 +1,8 @@
 // A site: its uplinks with their state in words, and why traffic goes where it goes.
 
-import { act, bytes, dialog, el, keyed, millis, percent, say, SIGNS } from "./page.js";
+import { act, bytes, dialog, el, fact, keyed, millis, percent, say, showWords, swatch } from "./page.js";
 import { colour } from "./chart.js";
 import { get, post } from "./server.js";
-
-const fact = (list, name) => {
-  const value = el("dd");
-  list.append(el("dt", {}, name), value);
-  return value;
-};
 
 export class Site {
   constructor(parent, admin) {
@@ -57,13 +51,11 @@ export class Site {
   }
 
   card(name) {
-    const swatch = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    swatch.setAttribute("class", "swatch");
-    swatch.setAttribute("aria-hidden", "true");
+    const mark = swatch();
     const words = el("div");
     const facts = el("dl");
-    const card = el("li", { class: "card" }, el("h3", {}, swatch, name), words, facts);
-    card.parts = { swatch, words, rtt: fact(facts, "Round trip"), loss: fact(facts, "Loss"), rate: fact(facts, "Rate"), data: fact(facts, "Data used"), via: fact(facts, "Via") };
+    const card = el("li", { class: "card" }, el("h3", {}, mark, name), words, facts);
+    card.parts = { swatch: mark, words, rtt: fact(facts, "Round trip"), loss: fact(facts, "Loss"), rate: fact(facts, "Rate"), data: fact(facts, "Data used"), via: fact(facts, "Via") };
     if (this.admin) this.actions(card, name);
     return card;
   }
@@ -98,10 +90,7 @@ export class Site {
     card.state = uplink.state;
     const place = names.indexOf(uplink.name);
     parts.swatch.style.background = place < 0 ? "none" : colour(place);
-    keyed(parts.words, uplink.words, (said) => said.about, () => el("p"), (child, said) => {
-      child.className = said.weight;
-      say(child, `${SIGNS[said.weight]} ${said.text}`);
-    });
+    showWords(parts.words, uplink.words);
     const carries = ["up", "suspect", "leaving"].includes(uplink.state);
     say(parts.rtt, carries ? millis(uplink.rtt_ms) : "–");
     say(parts.loss, carries ? percent(uplink.loss) : "–");

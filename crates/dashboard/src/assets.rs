@@ -29,6 +29,7 @@ files! {
     "server.js": SCRIPT;
     "site.js": SCRIPT;
     "hub.js": SCRIPT;
+    "balance.js": SCRIPT;
     "uplot/uPlot.iife.min.js": SCRIPT;
     "uplot/uPlot.min.css": CSS;
     "uplot/LICENSE": "text/plain; charset=utf-8";

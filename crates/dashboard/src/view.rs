@@ -1,7 +1,10 @@
 //! What the pages show, made of a status: pure. Pages compute no words and no decisions.
 
-use ropewalk_api::words::{Weight, Words};
-use ropewalk_api::{History, KillSwitchStatus, PathStatus, Status, TunnelStatus};
+use ropewalk_api::words::{self, Weight, Words};
+use ropewalk_api::{
+    BalanceStatus, History, KillSwitchStatus, PathStatus, RuleStatus, Status, TunnelStatus,
+    UplinkStatus,
+};
 use serde::Serialize;
 
 /// Bytes of data below which a share of protection would say nothing.
@@ -10,7 +13,7 @@ const SHARE_BYTES_MIN: u64 = 1_000_000;
 /// One message to a page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct View {
-    /// `site`, `hub` or `relay`.
+    /// `site`, `hub`, `relay` or `balance`.
     pub role: String,
     /// Program version.
     pub version: String,
@@ -32,6 +35,50 @@ pub struct View {
     pub tunnel: Option<Tunnel>,
     /// The sites of a hub or relay.
     pub sites: Vec<Site>,
+    /// How `ropewalk balance` spreads flows.
+    pub balance: Option<Balance>,
+}
+
+/// How flows are spread over uplinks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Balance {
+    /// How new flows are shared.
+    pub mode: String,
+    /// Seconds that a client keeps its uplink to a site; 0 for not at all.
+    pub affinity_s: u64,
+    /// The uplinks.
+    pub uplinks: Vec<Balanced>,
+    /// The rules, in the order in which they are tried.
+    pub rules: Vec<RuleStatus>,
+}
+
+/// An uplink over which flows are spread.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Balanced {
+    /// Interface.
+    pub name: String,
+    /// The state in words.
+    pub words: Vec<Words>,
+    /// Whether it carries new flows.
+    pub used: bool,
+    /// Flows on the uplink.
+    pub flows: u64,
+    /// Mbit/s, if it was seen full or probed.
+    pub capacity_mbit: Option<f64>,
+    /// Mbit/s in the last second, in the direction that carries more.
+    pub load_mbit: f64,
+    /// Median round trip of the probes, milliseconds.
+    pub rtt_ms: Option<f64>,
+    /// Bytes sent by the interface.
+    pub sent_bytes: u64,
+    /// Bytes received by the interface.
+    pub received_bytes: u64,
+    /// Times that the uplink stopped working.
+    pub failures: u64,
+    /// Connections ended because the uplink stopped working.
+    pub severed: u64,
+    /// Costs money by the byte.
+    pub metered: bool,
 }
 
 /// The tunnel of a site.
@@ -126,6 +173,34 @@ pub fn of(status: Status, point: History, now_s: u64) -> View {
         point,
         tunnel,
         sites: sites.into_iter().map(of_site).collect(),
+        balance: status.balance.map(of_balance),
+    }
+}
+
+fn of_balance(balance: BalanceStatus) -> Balance {
+    Balance {
+        mode: balance.mode,
+        affinity_s: balance.affinity_s,
+        uplinks: balance.uplinks.into_iter().map(of_uplink).collect(),
+        rules: balance.rules,
+    }
+}
+
+fn of_uplink(uplink: UplinkStatus) -> Balanced {
+    let known = uplink.capacity_measured || uplink.capacity_probed;
+    Balanced {
+        words: vec![words::of_balanced(&uplink)],
+        used: uplink.is_used(),
+        name: uplink.uplink,
+        flows: uplink.flows,
+        capacity_mbit: known.then_some(uplink.capacity_mbit),
+        load_mbit: uplink.load_mbit,
+        rtt_ms: uplink.rtt_ms,
+        sent_bytes: uplink.tx_bytes,
+        received_bytes: uplink.rx_bytes,
+        failures: uplink.failures,
+        severed: uplink.severed,
+        metered: uplink.metered,
     }
 }
 
@@ -252,5 +327,28 @@ mod tests {
         for view in [site, hub] {
             assert!(!serde_json::to_string(&view).unwrap().contains("KEY"));
         }
+    }
+
+    #[test]
+    fn balance_shows_its_uplinks_and_no_capacity_that_nobody_knows() {
+        let uplink = |known| UplinkStatus {
+            state_ipv4: "up".to_owned(),
+            capacity_mbit: 20.0,
+            capacity_probed: known,
+            ..UplinkStatus::default()
+        };
+        let status = Status {
+            role: "balance".to_owned(),
+            balance: Some(BalanceStatus {
+                uplinks: vec![uplink(true), uplink(false)],
+                ..BalanceStatus::default()
+            }),
+            ..Status::default()
+        };
+        let view = of(status, History::default(), 7);
+        let shown = view.balance.unwrap().uplinks;
+        let capacities: Vec<_> = shown.iter().map(|uplink| uplink.capacity_mbit).collect();
+        assert_eq!(capacities, [Some(20.0), None]);
+        assert!(shown.iter().all(|uplink| uplink.words.len() == 1));
     }
 }

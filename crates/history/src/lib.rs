@@ -16,7 +16,7 @@ mod recent;
 mod ring;
 mod usage;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use ropewalk_api::words;
@@ -63,10 +63,21 @@ const STEPS: [u32; 2] = [10, 300];
 /// What stands for all sites of a hub.
 const ALL_SITES: &str = "all sites";
 
+/// What a gateway has uplinks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A site: the paths of its tunnel.
+    Site,
+    /// A hub or relay: none of its own. All its sites are remembered as one.
+    Hub,
+    /// `ropewalk balance`: those over which it spreads flows.
+    Balance,
+}
+
 /// The memory of a gateway.
 #[derive(Debug)]
 pub struct History {
-    is_site: bool,
+    kind: Kind,
     rings: [Ring; 3],
     names: Vec<String>,
     events: Events,
@@ -79,21 +90,56 @@ pub struct History {
 #[derive(Debug, Default)]
 struct Counted {
     at_ms: u64,
-    inner_sent: u64,
-    inner_packets: u64,
-    waiting: u64,
-    drops: u64,
+    /// Of each tunnel, by its peer: those of a hub come and go.
+    inner: BTreeMap<String, Inner>,
     /// Sent and received of each uplink, in the order of `names`.
     outer: Vec<Option<(u64, u64)>>,
 }
 
+/// Counters of a tunnel, or what they grew by; bytes and packets inside.
+#[derive(Clone, Copy, Debug, Default)]
+struct Inner {
+    sent: u64,
+    received: u64,
+    packets: u64,
+    waiting: u64,
+    drops: u64,
+}
+
+impl Inner {
+    fn of(tunnel: &TunnelStatus) -> Self {
+        Self {
+            sent: tunnel.tx_bytes,
+            received: tunnel.rx_bytes,
+            packets: tunnel.tx_packets,
+            waiting: tunnel.queue_bytes + tunnel.hold_bytes,
+            drops: tunnel.queue_drops + tunnel.hold_dropped_full,
+        }
+    }
+
+    /// Adds what a tunnel grew by since `old`.
+    fn add(&mut self, old: Option<&Self>, new: &Self) {
+        let old = old.copied().unwrap_or_default();
+        self.sent += grown(old.sent, new.sent);
+        self.received += grown(old.received, new.received);
+        self.packets += grown(old.packets, new.packets);
+        self.waiting += new.waiting.saturating_sub(old.waiting);
+        self.drops += grown(old.drops, new.drops);
+    }
+}
+
+/// What a counter grew by. One that fell began anew.
+fn grown(old: u64, new: u64) -> u64 {
+    new.checked_sub(old).unwrap_or(new)
+}
+
 impl History {
-    /// An empty memory. `step_s` is the time between samples, seconds. A hub remembers all its sites as one.
+    /// An empty memory. `step_s` is the time between samples, seconds.
     #[must_use]
-    pub fn new(is_site: bool, step_s: u32) -> Self {
+    pub fn new(kind: Kind, step_s: u32) -> Self {
         let [hour, day] = STEPS;
         Self {
-            is_site,
+            kind,
             rings: [
                 Ring::new(step_s, POINTS[0]),
                 Ring::new(hour, POINTS[1]),
@@ -112,10 +158,10 @@ impl History {
         let now_s = now_ms / 1_000;
         self.recent.sample(now_ms, status, &mut self.events);
         let counted = self.count(now_ms, status);
-        if let Some(last) = &self.last
+        if let Some(last) = self.last.take()
             && now_ms > last.at_ms
         {
-            let point = self.point(last, &counted, status);
+            let point = self.point(&last, &counted, status);
             for ring in &mut self.rings {
                 ring.push(now_s, &point);
             }
@@ -146,26 +192,20 @@ impl History {
     }
 
     fn count(&mut self, now_ms: u64, status: &Status) -> Counted {
-        let sum = |value: fn(&TunnelStatus) -> u64| status.tunnels.iter().map(value).sum();
+        let inner = |tunnel: &TunnelStatus| (tunnel.peer.clone(), Inner::of(tunnel));
         let mut counted = Counted {
             at_ms: now_ms,
-            inner_sent: sum(|tunnel| tunnel.tx_bytes),
-            inner_packets: sum(|tunnel| tunnel.tx_packets),
-            waiting: sum(|tunnel| tunnel.queue_bytes + tunnel.hold_bytes),
-            drops: sum(|tunnel| tunnel.queue_drops + tunnel.hold_dropped_full),
+            inner: status.tunnels.iter().map(inner).collect(),
             outer: vec![None; UPLINKS_MAX],
         };
-        if self.is_site {
-            let in_use: Vec<&str> = status.paths().map(|path| path.uplink.as_str()).collect();
-            for path in status.paths() {
-                if let Some(index) = self.index(&path.uplink, &in_use) {
-                    counted.outer[index] = Some((path.tx_bytes, path.rx_bytes));
+        if self.kind != Kind::Hub {
+            let uplinks = uplinks(status);
+            let in_use: Vec<&str> = uplinks.iter().map(|uplink| uplink.name).collect();
+            for uplink in &uplinks {
+                if let Some(index) = self.index(uplink.name, &in_use) {
+                    counted.outer[index] = Some(uplink.bytes);
                 }
             }
-        } else if let Some(index) = self.index(ALL_SITES, &[ALL_SITES]) {
-            // Paths of sites come and go, and their counters with them.
-            let received = sum(|tunnel| tunnel.rx_bytes);
-            counted.outer[index] = Some((counted.inner_sent, received));
         }
         counted
     }
@@ -188,40 +228,45 @@ impl History {
         Some(index)
     }
 
-    fn point(&self, last: &Counted, now: &Counted, status: &Status) -> Point {
+    fn point(&mut self, last: &Counted, now: &Counted, status: &Status) -> Point {
         let seconds = (now.at_ms - last.at_ms) as f64 / 1e3;
-        // A counter that fell began anew.
-        let rate = |old: u64, new: u64| {
-            (8.0 * new.checked_sub(old).unwrap_or(new) as f64 / seconds) as f32
-        };
-        let packets = now.inner_packets.saturating_sub(last.inner_packets);
-        let bytes = now.inner_sent.saturating_sub(last.inner_sent);
-        let packet = bytes.checked_div(packets).unwrap_or(1_000);
-        let dropped = now.drops.saturating_sub(last.drops) * packet;
-        let queued = now.waiting.saturating_sub(last.waiting);
+        let rate = |bytes: u64| (8.0 * bytes as f64 / seconds) as f32;
+        let mut inner = Inner::default();
+        for (peer, new) in &now.inner {
+            inner.add(last.inner.get(peer), new);
+        }
+        let packet = inner.sent.checked_div(inner.packets).unwrap_or(1_000);
+        let offered = inner.sent + inner.drops * packet + inner.waiting;
         let up = status.tunnels.iter().filter(|tunnel| tunnel.up).count();
+        let place = match self.kind {
+            Kind::Hub => self.index(ALL_SITES, &[ALL_SITES]),
+            Kind::Site | Kind::Balance => None,
+        };
         let mut point = Point {
-            offered: (8.0 * (bytes + dropped + queued) as f64 / seconds) as f32,
+            offered: rate(offered),
             up: up as f32,
             rates: vec![Rate::NONE; self.names.len()],
         };
-        for (index, name) in self.names.iter().enumerate() {
-            let Some(new) = now.outer[index] else {
-                continue;
-            };
-            let Some(old) = last.outer[index] else {
-                continue;
-            };
-            let path = status
-                .paths()
-                .find(|path| self.is_site && path.uplink == *name);
-            let up =
-                path.filter(|path| matches!(path.state.as_str(), "up" | "suspect" | "leaving"));
+        if let Some(index) = place {
             point.rates[index] = Rate {
-                sent: rate(old.0, new.0),
-                received: rate(old.1, new.1),
-                rtt_ms: up.map_or(f32::NAN, |path| path.rtt_ms as f32),
-                loss: up.map_or(f32::NAN, |path| path.loss as f32),
+                sent: rate(inner.sent),
+                received: rate(inner.received),
+                ..Rate::NONE
+            };
+            return point;
+        }
+        let uplinks = uplinks(status);
+        for (index, name) in self.names.iter().enumerate() {
+            let (Some(new), Some(old)) = (now.outer[index], last.outer[index]) else {
+                continue;
+            };
+            let uplink = uplinks.iter().find(|uplink| uplink.name == name);
+            let reading = |value: Option<f64>| value.map_or(f32::NAN, |value| value as f32);
+            point.rates[index] = Rate {
+                sent: rate(grown(old.0, new.0)),
+                received: rate(grown(old.1, new.1)),
+                rtt_ms: reading(uplink.and_then(|uplink| uplink.rtt_ms)),
+                loss: reading(uplink.and_then(|uplink| uplink.loss)),
             };
         }
         point
@@ -264,6 +309,37 @@ impl History {
     pub fn happened(&mut self, now_ms: u64, what: impl Into<String>) {
         self.events.push(now_ms / 1_000, None, what.into());
     }
+}
+
+/// An uplink as points have it.
+struct Uplink<'a> {
+    name: &'a str,
+    /// Sent and received since some start.
+    bytes: (u64, u64),
+    rtt_ms: Option<f64>,
+    /// `0..=1`.
+    loss: Option<f64>,
+}
+
+/// The uplinks of a site, or of `ropewalk balance`.
+fn uplinks(status: &Status) -> Vec<Uplink<'_>> {
+    let of_site = status.paths().map(|path| {
+        let up = matches!(path.state.as_str(), "up" | "suspect" | "leaving");
+        Uplink {
+            name: &path.uplink,
+            bytes: (path.tx_bytes, path.rx_bytes),
+            rtt_ms: up.then_some(path.rtt_ms),
+            loss: up.then_some(path.loss),
+        }
+    });
+    let balanced = status.balance.iter().flat_map(|balance| &balance.uplinks);
+    let of_balance = balanced.map(|uplink| Uplink {
+        name: &uplink.uplink,
+        bytes: (uplink.tx_bytes, uplink.rx_bytes),
+        rtt_ms: uplink.rtt_ms,
+        loss: None,
+    });
+    of_site.chain(of_balance).collect()
 }
 
 #[cfg(test)]

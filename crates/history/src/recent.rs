@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_api::words::{LOSS_NOTABLE, Lately, is_stranger};
-use ropewalk_api::{PathStatus, Status, TunnelStatus};
+use ropewalk_api::{BalanceStatus, PathStatus, Status, TunnelStatus};
 
 use crate::events::Events;
 
@@ -11,6 +11,9 @@ use crate::events::Events;
 const PATHS_MAX: usize = 8_192;
 /// Time over which failures are counted, milliseconds.
 const FAILURES_MS: u64 = 600_000;
+/// Uplinks that fail within this time, until none is left, lost the hub: no failure of theirs, milliseconds. Longer:
+/// uplinks that really fail one after the other are not blamed.
+const TOGETHER_MS: u64 = 5_000;
 /// Most failures that are remembered of a path. More: memory.
 const FAILURES_MAX: usize = 16;
 /// Weight of a new sample in rates, `0..=1`. Larger: newer, and less steady.
@@ -25,6 +28,8 @@ const CLOCK_SET_MS: u64 = 60_000;
 pub struct Recent {
     paths: BTreeMap<(String, String), Track>,
     tunnels: BTreeMap<String, bool>,
+    /// State of each uplink of `ropewalk balance`.
+    balanced: BTreeMap<String, String>,
     last_ms: Option<u64>,
 }
 
@@ -32,6 +37,7 @@ pub struct Recent {
 struct Track {
     state: String,
     transport: String,
+    transport_ms: u64,
     since_ms: u64,
     seen_ms: u64,
     lossy: Option<(u64, u64)>,
@@ -68,6 +74,7 @@ impl Recent {
                 }
             }
             self.share(tunnel);
+            self.excuse(now_ms, tunnel);
         }
         self.paths.retain(|(_, uplink), track| {
             let gone = track.seen_ms != now_ms;
@@ -76,7 +83,28 @@ impl Recent {
             }
             !gone
         });
+        if let Some(balance) = &status.balance {
+            self.note_balanced(now_ms, balance, events);
+        }
         self.last_ms = Some(now_ms);
+    }
+
+    fn note_balanced(&mut self, now_ms: u64, balance: &BalanceStatus, events: &mut Events) {
+        let at_s = now_ms / 1_000;
+        let new: BTreeMap<String, String> = balance
+            .uplinks
+            .iter()
+            .map(|uplink| (uplink.uplink.clone(), uplink.state().to_owned()))
+            .collect();
+        for (name, state) in &new {
+            if self.balanced.get(name) != Some(state) {
+                events.push(at_s, None, format!("{name}: {state}"));
+            }
+        }
+        for name in self.balanced.keys().filter(|name| !new.contains_key(*name)) {
+            events.push(at_s, None, format!("{name}: gone"));
+        }
+        self.balanced = new;
     }
 
     fn note_clock(&mut self, now_ms: u64, events: &mut Events) {
@@ -113,6 +141,20 @@ impl Recent {
         }
     }
 
+    /// Where no uplink of several is left, the hub is away, or the way to it that they share.
+    fn excuse(&mut self, now_ms: u64, tunnel: &TunnelStatus) {
+        let in_use = tunnel.paths.iter().filter(|path| path.state != "disabled");
+        if in_use.count() < 2 || tunnel.paths.iter().any(PathStatus::is_up) {
+            return;
+        }
+        for path in &tunnel.paths {
+            let key = (tunnel.peer.clone(), path.uplink.clone());
+            if let Some(track) = self.paths.get_mut(&key) {
+                track.failed_ms.retain(|at| at + TOGETHER_MS < now_ms);
+            }
+        }
+    }
+
     fn share(&mut self, tunnel: &TunnelStatus) {
         let key = |path: &PathStatus| (tunnel.peer.clone(), path.uplink.clone());
         let bits = |path| self.paths.get(&key(path)).map_or(0.0, |track| track.bits);
@@ -133,6 +175,11 @@ impl Recent {
         let same = track.state == path.state;
         Lately {
             state_s: if same { ago(track.since_ms) } else { 0.0 },
+            transport_s: if same && track.transport == path.transport {
+                ago(track.transport_ms)
+            } else {
+                0.0
+            },
             lossy_s: track.lossy.map_or(0.0, |(since, _)| ago(since)),
             bits: track.bits,
             share: track.share,
@@ -165,17 +212,21 @@ impl Track {
         } else if state == "up" && self.transport != path.transport {
             told = Some(format!("{} in place of {}", path.transport, self.transport));
         }
-        path.state.clone_into(&mut self.state);
+        if !known || was != state || self.transport != path.transport {
+            self.transport_ms = now_ms;
+        }
         path.transport.clone_into(&mut self.transport);
         let bytes = path.tx_bytes + path.rx_bytes;
         if known && now_ms > self.seen_ms {
             let seconds = (now_ms - self.seen_ms) as f64 / 1e3;
             let new = 8.0 * bytes.checked_sub(self.bytes).unwrap_or(bytes) as f64 / seconds;
             self.bits += NEW * (new - self.bits);
-            if path.failures > self.failures {
+            // Whatever else is counted until the path is up again belongs to the same failure.
+            if path.failures > self.failures && self.state == "up" {
                 self.failed_ms.push_back(now_ms);
             }
         }
+        path.state.clone_into(&mut self.state);
         self.bytes = bytes;
         self.failures = path.failures;
         while self.failed_ms.len() > FAILURES_MAX

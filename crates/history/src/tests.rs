@@ -1,8 +1,8 @@
 //! Points are means, bounded, and outlive a restart.
 
 use super::*;
-use ropewalk_api::PathStatus;
 use ropewalk_api::words::About;
+use ropewalk_api::{BalanceStatus, PathStatus, UplinkStatus};
 
 const START: u64 = 1_800_000_000_000;
 
@@ -45,7 +45,7 @@ fn run(history: &mut History, from_ms: u64, seconds: u64, uplinks: &[&str]) -> u
 
 #[test]
 fn points_are_rates_and_means_at_equal_distances() {
-    let mut history = History::new(true, 1);
+    let mut history = History::new(Kind::Site, 1);
     run(&mut history, START, 60, &["eth0"]);
     let minutes = history.points(Range::Minutes, usize::MAX);
     assert_eq!((minutes.step_s, minutes.offered.len()), (1, 60));
@@ -61,7 +61,7 @@ fn points_are_rates_and_means_at_equal_distances() {
 
 #[test]
 fn what_waits_and_what_is_dropped_was_asked_for() {
-    let mut history = History::new(true, 1);
+    let mut history = History::new(Kind::Site, 1);
     history.sample(START, &site(0, &["eth0"]));
     let mut status = site(100_000, &["eth0"]);
     status.tunnels[0].queue_bytes = 25_000;
@@ -74,7 +74,7 @@ fn what_waits_and_what_is_dropped_was_asked_for() {
 #[test]
 fn memory_and_file_stay_within_their_bounds() {
     let names: Vec<String> = (0..40).map(|n| format!("uplink{n:08}")).collect();
-    let mut history = History::new(true, 1);
+    let mut history = History::new(Kind::Site, 1);
     let mut now = START;
     // Two days, sampled once a minute, with uplinks that come and go.
     for minute in 0..2_880_u64 {
@@ -107,11 +107,11 @@ fn memory_and_file_stay_within_their_bounds() {
 
 #[test]
 fn points_outlive_a_restart_and_the_time_between_is_a_gap() {
-    let mut before = History::new(true, 1);
+    let mut before = History::new(Kind::Site, 1);
     let end = run(&mut before, START, 600, &["eth0", "wlan0"]);
     before.happened(end, "stopped");
     let text = before.save().unwrap();
-    let mut after = History::new(true, 1);
+    let mut after = History::new(Kind::Site, 1);
     after.restore(&text).unwrap();
     assert_eq!(after.points(Range::Hour, 5), before.points(Range::Hour, 5));
     run(&mut after, end + 100_000, 20, &["wlan0", "eth0"]);
@@ -133,10 +133,10 @@ fn points_outlive_a_restart_and_the_time_between_is_a_gap() {
 
 #[test]
 fn a_file_that_is_not_ours_is_refused_as_a_whole() {
-    let mut history = History::new(true, 1);
+    let mut history = History::new(Kind::Site, 1);
     run(&mut history, START, 20, &["eth0"]);
     let text = history.save().unwrap();
-    let mut fresh = History::new(true, 1);
+    let mut fresh = History::new(Kind::Site, 1);
     let other = text.replace("\"format\":1", "\"format\":2");
     assert!(matches!(fresh.restore(&other), Err(FileError::Format(2))));
     for broken in ["", "[]", "{\"format\":1}", &text[..text.len() - 3]] {
@@ -156,7 +156,7 @@ fn a_file_that_is_not_ours_is_refused_as_a_whole() {
 
 #[test]
 fn a_clock_that_is_set_back_forgets_the_future_and_goes_on() {
-    let mut history = History::new(true, 1);
+    let mut history = History::new(Kind::Site, 1);
     run(&mut history, START, 100, &["eth0"]);
     run(&mut history, START + 50_000, 10, &["eth0"]);
     let points = history.points(Range::Minutes, usize::MAX);
@@ -176,7 +176,7 @@ fn a_clock_that_is_set_back_forgets_the_future_and_goes_on() {
 
 #[test]
 fn words_know_the_past_of_a_path() {
-    let mut history = History::new(true, 1);
+    let mut history = History::new(Kind::Site, 1);
     let now = run(&mut history, START, 40, &["eth0", "wlan0"]);
     let mut status = site(1, &["eth0", "wlan0"]);
     history.describe(now, &mut status);
@@ -196,7 +196,11 @@ fn words_know_the_past_of_a_path() {
             words(0),
             format!("lost 8 % for {past} s: not repaired; carries 50 %")
         );
-        assert_eq!(words(1), format!("no answer for {past} s: trying again"));
+        let silent = match past {
+            0 => "no answer: trying again".to_owned(),
+            _ => format!("no answer for {past} s: trying again"),
+        };
+        assert_eq!(words(1), silent);
     }
     let events: Vec<_> = history
         .events()
@@ -214,7 +218,7 @@ fn words_know_the_past_of_a_path() {
 
 #[test]
 fn an_uplink_that_comes_and_goes_and_one_behind_a_login_page_are_known() {
-    let mut history = History::new(true, 1);
+    let mut history = History::new(Kind::Site, 1);
     let mut now = START;
     let mut status = site(1, &["eth0"]);
     for failures in 0..4 {
@@ -238,7 +242,7 @@ fn an_uplink_that_comes_and_goes_and_one_behind_a_login_page_are_known() {
 
 #[test]
 fn a_hub_remembers_its_sites_as_one_and_tells_who_came() {
-    let mut history = History::new(false, 5);
+    let mut history = History::new(Kind::Hub, 5);
     let hub = |bytes: u64, up: bool| Status {
         role: "hub".to_owned(),
         tunnels: (0..3)
@@ -258,6 +262,17 @@ fn a_hub_remembers_its_sites_as_one_and_tells_who_came() {
     assert_eq!(points.up, [Some(3.0)]);
     assert_eq!(points.uplinks[0].name, ALL_SITES);
     assert_eq!(points.uplinks[0].sent, [Some(4.8e6)]);
+    // One of the sites goes, and takes its counters along; the others send on.
+    let mut fewer = hub(1_500_000, true);
+    fewer.tunnels.pop();
+    history.sample(START + 10_000, &fewer);
+    // It is back, and counts anew.
+    let mut back = hub(2_000_000, true);
+    back.tunnels[2].tx_bytes = 250_000;
+    history.sample(START + 15_000, &back);
+    let points = history.points(Range::Minutes, 2);
+    assert_eq!(points.uplinks[0].sent, [Some(1.6e6), Some(2e6)]);
+    assert_eq!(points.offered, points.uplinks[0].sent);
     let events: Vec<_> = history
         .events()
         .into_iter()
@@ -273,7 +288,7 @@ fn a_site_that_comes_and_goes_pushes_no_other_out_of_what_happened() {
         up,
         ..TunnelStatus::default()
     };
-    let mut history = History::new(false, 10);
+    let mut history = History::new(Kind::Hub, 10);
     let mut now = START;
     history.happened(now, "the gateway started");
     for turn in 0..2_000_u64 {
@@ -304,10 +319,105 @@ fn a_site_that_comes_and_goes_pushes_no_other_out_of_what_happened() {
         ("site restless: down", now / 1_000 - 10)
     );
     // The file knows who is who.
-    let mut next = History::new(false, 10);
+    let mut next = History::new(Kind::Hub, 10);
     next.restore(&history.save().unwrap()).unwrap();
     for _ in 0..150 {
         next.happened(now, "something else");
     }
     assert!(whats(&next).contains(&"site calm: up".to_owned()));
+}
+
+#[test]
+fn uplinks_that_are_balanced_have_points_and_news() {
+    let mut history = History::new(Kind::Balance, 1);
+    let status = |bytes: u64, state: &str| Status {
+        role: "balance".to_owned(),
+        balance: Some(BalanceStatus {
+            uplinks: vec![UplinkStatus {
+                uplink: "lte".to_owned(),
+                state_ipv4: state.to_owned(),
+                state_ipv6: "none".to_owned(),
+                rtt_ms: Some(30.0),
+                tx_bytes: bytes,
+                rx_bytes: 2 * bytes,
+                ..UplinkStatus::default()
+            }],
+            ..BalanceStatus::default()
+        }),
+        ..Status::default()
+    };
+    for (second, state) in (0..).zip(["unproven", "up", "up", "dead", "dead", "up"]) {
+        history.sample(START + second * 1_000, &status(second * 125_000, state));
+    }
+    history.sample(
+        START + 6_000,
+        &Status {
+            balance: Some(BalanceStatus::default()),
+            ..status(0, "up")
+        },
+    );
+    let points = history.points(Range::Minutes, usize::MAX);
+    let lte = &points.uplinks[0];
+    assert_eq!(
+        (lte.name.as_str(), lte.sent[0], lte.rtt_ms[0]),
+        ("lte", Some(1e6), Some(30.0))
+    );
+    assert_eq!((lte.received[0], lte.loss[0]), (Some(2e6), None));
+    let events = history.events();
+    let told: Vec<_> = events.iter().map(|event| event.what.as_str()).collect();
+    let expected = [
+        "lte: unproven",
+        "lte: up",
+        "lte: dead",
+        "lte: up",
+        "lte: gone",
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn an_uplink_is_not_blamed_for_a_hub_that_goes_away_nor_twice_for_one_failure() {
+    let mut history = History::new(Kind::Site, 1);
+    let mut status = site(1, &["eth0", "wlan0"]);
+    let mut now = START;
+    let mut look =
+        |history: &mut History, status: &mut Status, states: [&str; 2], failed: [u64; 2]| {
+            for (path, (state, failed)) in status.tunnels[0]
+                .paths
+                .iter_mut()
+                .zip(states.iter().zip(failed))
+            {
+                (*state).clone_into(&mut path.state);
+                path.failures += failed;
+            }
+            now += 1_000;
+            history.sample(now, status);
+            now
+        };
+    let blamed = |history: &History, status: &mut Status, now: u64| {
+        history.describe(now, status);
+        let paths = &status.tunnels[0].paths;
+        let about = |path: &PathStatus| {
+            path.words
+                .iter()
+                .any(|words| words.about == About::Flapping)
+        };
+        paths.iter().map(about).collect::<Vec<_>>()
+    };
+    // The hub goes away four times: each path is suspected, and then closed.
+    for _ in 0..4 {
+        look(&mut history, &mut status, ["up", "up"], [0, 0]);
+        look(&mut history, &mut status, ["suspect", "up"], [1, 0]);
+        look(&mut history, &mut status, ["down", "suspect"], [1, 1]);
+        look(&mut history, &mut status, ["down", "down"], [0, 1]);
+    }
+    let now = look(&mut history, &mut status, ["up", "up"], [0, 0]);
+    assert_eq!(blamed(&history, &mut status, now), [false, false]);
+    // One uplink fails, which counts twice.
+    for failures in 1..=3 {
+        look(&mut history, &mut status, ["suspect", "up"], [1, 0]);
+        look(&mut history, &mut status, ["down", "up"], [1, 0]);
+        let now = look(&mut history, &mut status, ["up", "up"], [0, 0]);
+        assert_eq!(blamed(&history, &mut status, now), [failures == 3, false]);
+    }
 }

@@ -62,12 +62,14 @@ fn each_state_of_a_working_uplink_has_its_words() {
         transport: "tls".to_owned(),
         ..path()
     };
-    first(
-        tls,
-        Lately::default(),
-        About::UdpBlocked,
-        "UDP is blocked here: TLS carries it",
-    );
+    let over_tls = |transport_s| Lately {
+        transport_s,
+        ..Lately::default()
+    };
+    let text = "works over TLS for now, and tries UDP; idle";
+    first(tls.clone(), over_tls(9.9), About::Fine, text);
+    let text = "UDP is blocked here: TLS carries it";
+    first(tls, over_tls(10.0), About::UdpBlocked, text);
     let bloated = PathStatus {
         rtt_ms: 900.0,
         rtt_min_ms: 40.0,
@@ -107,6 +109,9 @@ fn an_uplink_that_does_not_work_says_why_as_far_as_is_known() {
         let text = "no answer for 12 s: trying again";
         first(state(silent, None), past, About::Silent, text);
     }
+    let just_now = Lately::default();
+    let text = "no answer: trying again";
+    first(state("suspect", None), just_now, About::Silent, text);
     let unreachable = "not connected for 12 s: network is unreachable; trying again";
     let error = Some("network is unreachable");
     first(state("down", error), past, About::Silent, unreachable);
@@ -279,6 +284,12 @@ fn a_slow_uplink_is_told_beside_a_fast_one_and_a_standby_rests() {
         ..Lately::default()
     };
     let words = |path| of_path(&tunnel, path, &busy).remove(0);
+    let far = PathStatus {
+        rtt_min_ms: 240.0,
+        rtt_ms: 250.0,
+        ..slow.clone()
+    };
+    assert_eq!(words(&far).text, "works; carries 2 %");
     let said = words(&slow).text;
     assert_eq!(said, "slow: 0.5 Mbit/s beside 20 of the best; carries 2 %");
     // The estimate of a path that carries much, or of one in an idle tunnel, says nothing.
@@ -322,4 +333,61 @@ fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
         words[0].text,
         "no uplink reaches the hub for 4 s; 2.0 kB held until one does"
     );
+}
+
+#[test]
+fn an_uplink_that_is_balanced_says_what_it_takes_and_why() {
+    let uplink = |state: &str, share: f64, reason: &str| UplinkStatus {
+        state_ipv4: state.to_owned(),
+        state_ipv6: "none".to_owned(),
+        share_ipv4: share,
+        reason: reason.to_owned(),
+        ..UplinkStatus::default()
+    };
+    let said = |uplink: &UplinkStatus| {
+        let words = of_balanced(uplink);
+        (words.weight, words.text)
+    };
+    let works = uplink("up", 0.7, "measured capacity");
+    let text = "works; takes 70 % of new flows: measured capacity".to_owned();
+    assert_eq!(said(&works), (Weight::Good, text));
+    let both = UplinkStatus {
+        state_ipv6: "up".to_owned(),
+        share_ipv6: 0.5,
+        ..works
+    };
+    assert!(
+        said(&both)
+            .1
+            .starts_with("works; takes 70 % (IPv4) and 50 % (IPv6) of")
+    );
+    let idle = uplink("up", 0.0, "metered: others cost nothing");
+    let text = "works; takes no new flows: metered: others cost nothing".to_owned();
+    assert_eq!(said(&idle), (Weight::Good, text));
+    let dead = uplink("dead", 0.0, "no answer to probes");
+    assert_eq!(said(&dead), (Weight::Bad, "no answer to probes".to_owned()));
+    assert_eq!(
+        of_balanced(&uplink("captive", 0.0, "")).about,
+        About::LoginPage
+    );
+    let status = |uplinks| Status {
+        role: "balance".to_owned(),
+        balance: Some(BalanceStatus {
+            uplinks,
+            ..BalanceStatus::default()
+        }),
+        ..Status::default()
+    };
+    let now_s = CLOCK_MIN_S;
+    assert!(of_gateway(&status(vec![works_again()]), now_s).is_empty());
+    for uplinks in [vec![], vec![dead]] {
+        assert_eq!(of_gateway(&status(uplinks), now_s)[0].about, About::Down);
+    }
+}
+
+fn works_again() -> UplinkStatus {
+    UplinkStatus {
+        state_ipv4: "up".to_owned(),
+        ..UplinkStatus::default()
+    }
 }

@@ -8,6 +8,7 @@ use anyhow::bail;
 use ropewalk_api::Status;
 use ropewalk_balance::{Balance, Shared, check, lock, status};
 use ropewalk_config::{self as config, BalanceConfig};
+use ropewalk_history::Kind;
 use tokio::sync::mpsc;
 
 use super::api::{Api, CommandSink, Reload};
@@ -34,12 +35,14 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
     )
     .await?;
     held.changes.remove_former_tables();
-    let commands = Commands(answer_commands(shared));
+    let memory = Memory::open(&common, Kind::Balance);
+    memory.follow(answer_commands(Arc::clone(&shared), Flows::Uncounted));
+    let commands = Commands(answer_commands(shared, Flows::Counted));
     let api = Api {
         commands: commands.0,
         reload: Arc::clone(&reload),
         change_key: keys::by_hand(),
-        memory: Memory::none(),
+        memory,
         mark: memory::no_marks(),
         is_hub: false,
     };
@@ -93,8 +96,15 @@ fn reload(path: &Path, shared: Arc<Mutex<Shared>>, done: mpsc::Sender<()>) -> Re
     })
 }
 
+/// Whether a status says how many flows each uplink has: the kernel lists them all for that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flows {
+    Counted,
+    Uncounted,
+}
+
 /// Answers what the API asks an engine elsewhere.
-fn answer_commands(shared: Arc<Mutex<Shared>>) -> CommandSink {
+fn answer_commands(shared: Arc<Mutex<Shared>>, flows: Flows) -> CommandSink {
     Arc::new(move |command| {
         let no_tunnel = || Err("this gateway has no tunnel: it only balances".to_owned());
         match command {
@@ -103,7 +113,9 @@ fn answer_commands(shared: Arc<Mutex<Shared>>) -> CommandSink {
                     let shared = lock(&shared);
                     (shared.status.clone(), shared.uptime())
                 };
-                status::count_flows(&mut balance);
+                if flows == Flows::Counted {
+                    status::count_flows(&mut balance);
+                }
                 let _ = reply.send(Status {
                     role: config::balance::ROLE.to_owned(),
                     version: env!("CARGO_PKG_VERSION").to_owned(),

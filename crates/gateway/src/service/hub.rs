@@ -27,6 +27,7 @@ use crate::engine::{GROUPS, start_hub};
 use crate::key_file;
 use crate::sites::Sites;
 use ropewalk_config::HubConfig;
+use ropewalk_history::Kind;
 use ropewalk_host::Changes;
 use ropewalk_host::memory as machine_memory;
 
@@ -78,10 +79,11 @@ pub(super) async fn run(
         commands: Arc::clone(&commands.0),
         reload,
         change_key,
-        memory: Memory::open(&config.common, false),
+        memory: Memory::open(&config.common, Kind::Hub),
         mark: memory::no_marks(),
         is_hub: true,
     };
+    api.memory.follow(Arc::clone(&api.commands));
     let api = ApiSocket::open(&config.common, api).await?;
     restarts::ready(path);
     tracing::info!(

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use ropewalk_api::{Happened, History as Answer, Quota, Status};
 use ropewalk_config::common::Common;
-use ropewalk_history::{BYTES_MAX, History, Range};
+use ropewalk_history::{BYTES_MAX, History, Kind, Range};
 use ropewalk_host::files;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -20,8 +20,8 @@ use super::ANSWER_TIMEOUT;
 use super::api::{CommandSink, Mark};
 use crate::engine::control::Command;
 
-/// How often a site looks, seconds. Longer: less work, coarser points.
-const SITE_STEP_S: u32 = 1;
+/// How often a site and `ropewalk balance` look, seconds. Longer: less work, coarser points.
+const UPLINKS_STEP_S: u32 = 1;
 /// The same of a hub, whose status has all its sites.
 const HUB_STEP_S: u32 = 10;
 /// How often the file is written. Longer: less wear of a flash disk, more is lost in a crash.
@@ -56,15 +56,18 @@ impl std::fmt::Debug for Quotas {
 }
 
 impl Memory {
-    /// The memory of a site, or of a hub or relay, with what is left of earlier runs.
-    pub(super) fn open(common: &Common, is_site: bool) -> Self {
+    /// The memory of a gateway, with what is left of earlier runs.
+    pub(super) fn open(common: &Common, kind: Kind) -> Self {
         let file = format!("{}-history.json", common.role);
-        Self::at(common.state_dir.join(file), is_site)
+        Self::at(common.state_dir.join(file), kind)
     }
 
-    fn at(file: PathBuf, is_site: bool) -> Self {
-        let step_s = if is_site { SITE_STEP_S } else { HUB_STEP_S };
-        let mut history = History::new(is_site, step_s);
+    fn at(file: PathBuf, kind: Kind) -> Self {
+        let step_s = match kind {
+            Kind::Hub => HUB_STEP_S,
+            Kind::Site | Kind::Balance => UPLINKS_STEP_S,
+        };
+        let mut history = History::new(kind, step_s);
         if let Err(error) = restore(&mut history, &file) {
             let error = format!("{error:#}");
             tracing::warn!(%error, "the history of earlier runs is left out");
@@ -79,6 +82,7 @@ impl Memory {
     }
 
     /// A memory that keeps nothing.
+    #[cfg(test)]
     pub const fn none() -> Self {
         Self(None)
     }
@@ -238,7 +242,7 @@ mod tests {
             }
             Ok(())
         });
-        let memory = Memory::at(file.clone(), true);
+        let memory = Memory::at(file.clone(), Kind::Site);
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().unwrap().block_on(async {
             memory.follow(commands);
@@ -250,7 +254,7 @@ mod tests {
             "{seen:?}"
         );
         memory.save();
-        let next = Memory::at(file.clone(), true);
+        let next = Memory::at(file.clone(), Kind::Site);
         assert!(!next.points(Range::Hour, 9).up.is_empty());
         let events: Vec<_> = next.events().into_iter().map(|event| event.what).collect();
         let expected = [
@@ -260,7 +264,7 @@ mod tests {
         ];
         assert_eq!(events, expected);
         std::fs::write(&file, "{\"format\":1, broken").unwrap();
-        let fresh = Memory::at(file.clone(), true);
+        let fresh = Memory::at(file.clone(), Kind::Site);
         assert!(fresh.points(Range::Hour, 9).up.is_empty());
         fresh.save();
         assert!(

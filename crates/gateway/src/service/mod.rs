@@ -397,7 +397,6 @@ struct ApiSocket {
 impl ApiSocket {
     async fn open(common: &Common, api: Api) -> anyhow::Result<Self> {
         let memory = api.memory.clone();
-        memory.follow(Arc::clone(&api.commands));
         api::serve_unix(api.clone(), &common.socket, common.socket_group.as_deref())?;
         let socket = Self {
             path: common.socket.clone(),

@@ -24,6 +24,7 @@ use crate::key_file;
 use ropewalk_api::{OnwardStatus, Status};
 use ropewalk_config::relay::NEXT_HUB;
 use ropewalk_config::{self as config, RelayConfig, SiteConfig};
+use ropewalk_history::Kind;
 
 pub(super) async fn run(
     mut prepared: Prepared,
@@ -67,7 +68,9 @@ pub(super) async fn run(
             pools
         },
     });
-    let api = ApiSocket::open(&config.hub.common, of_both(&hub, &site, &config)).await?;
+    let api = of_both(&hub, &site, &config);
+    api.memory.follow(Arc::clone(&api.commands));
+    let api = ApiSocket::open(&config.hub.common, api).await?;
     restarts::ready(path);
     tracing::info!(
         name = config.hub.common.name,
@@ -105,7 +108,7 @@ fn of_both(hub: &Hub, site: &Site, config: &RelayConfig) -> Api {
         commands: both(hub.engine.commands.clone(), site.engine.commands.clone()).0,
         reload: reload_both(Arc::clone(&hub.reload), Arc::clone(&site.reload)),
         change_key: keys::by_hand(),
-        memory: Memory::open(&config.hub.common, false),
+        memory: Memory::open(&config.hub.common, Kind::Hub),
         mark: memory::no_marks(),
         is_hub: true,
     }

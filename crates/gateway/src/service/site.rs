@@ -40,6 +40,7 @@ use ropewalk_balance::Turn;
 use ropewalk_config::uplinks::UplinkRules;
 use ropewalk_config::values::HostPort;
 use ropewalk_config::{self as config, SiteConfig};
+use ropewalk_history::Kind;
 use ropewalk_host::Changes;
 use ropewalk_host::kill_switch::TUNNEL_MARK;
 use ropewalk_host::resolver;
@@ -108,7 +109,7 @@ pub(super) async fn run(
         return Ok(());
     };
     let common = &site.config.common;
-    let memory = Memory::open(common, true);
+    let memory = Memory::open(common, Kind::Site);
     memory.count_quotas(site.quotas.clone());
     let api = Api {
         commands: site.commands().0,
@@ -118,6 +119,7 @@ pub(super) async fn run(
         mark: Arc::clone(&site.mark),
         is_hub: false,
     };
+    api.memory.follow(Arc::clone(&api.commands));
     let api = ApiSocket::open(common, api).await?;
     restarts::ready(path);
     tracing::info!(
