@@ -1,11 +1,10 @@
 //! The links over TCP: made, accepted within bounds, fed and ended.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
 use ropewalk_transport::tls::TlsPath;
-use ropewalk_transport::{PublicKey, Source, TransportError, may_take};
+use ropewalk_transport::{PublicKey, Source, TransportError, gives_way};
 use ropewalk_types::{Instant, count_steps};
 
 use super::stream::Stream;
@@ -101,34 +100,22 @@ impl Links {
         Some(id)
     }
 
-    /// Whether a handshake from `source` may begin. While all places are taken, it takes that of the
-    /// oldest one from the source with most of them, if it has fewer itself.
+    /// Whether a handshake from `source` may begin. While all places are taken, another one gives way, or this one.
     fn make_handshake_room(&mut self, source: Source) -> bool {
-        let mut by_source = BTreeMap::new();
         // The oldest have the smallest names.
-        let mut handshaking = Vec::new();
-        for (&id, stream) in &self.streams {
-            if !stream.has_ended() && stream.is_handshaking() {
-                let from = Source::of(stream.remote.ip());
-                handshaking.push((id, from));
-                *by_source.entry(from).or_insert(0_usize) += 1;
-            }
-        }
-        if handshaking.len() < HANDSHAKES_MAX {
+        let handshaking = self.streams.iter().filter_map(|(&id, stream)| {
+            let open = !stream.has_ended() && stream.is_handshaking();
+            open.then(|| (id, Source::of(stream.remote.ip())))
+        });
+        if handshaking.clone().count() < HANDSHAKES_MAX {
             return true;
         }
-        let mine = by_source.get(&source).copied().unwrap_or(0);
-        let most = by_source.values().copied().max().unwrap_or(0);
-        if !may_take(mine, most) {
-            return false;
-        }
-        let heavy = |(_, from): &&(StreamId, Source)| by_source.get(from) == Some(&most);
-        let oldest = handshaking.iter().find(heavy);
-        if let Some(&(id, _)) = oldest {
+        let out = gives_way(source, handshaking);
+        if let Some(id) = out {
             self.streams_refused += 1;
             self.fail(id, "others waited for the place".into());
         }
-        oldest.is_some()
+        out.is_some()
     }
 
     fn add_stream(&mut self, stream: Box<Stream>) -> StreamId {

@@ -3,20 +3,24 @@
 //!
 //! Strangers may begin handshakes, and may leave them unfinished. So the number is bounded, and the
 //! places are shared by where handshakes come from. While all places are taken, a handshake from a
-//! source with few takes the place of the oldest one from the source with most. So does one from a
-//! source that has none: a handshake that goes on lasts a few round trips, so the oldest one hangs
-//! most likely. A source is an IPv4 address or an IPv6 network of 64 bits.
-//!
-//! Invariant: the counts of `by_source` are those of `open`.
+//! network with few takes the place of the oldest one from the network with most. So does one from a
+//! network that has none: a handshake that goes on lasts a few round trips, so the oldest one hangs
+//! most likely. Networks of one owner count as one network first, then as the subscribers in them:
+//! whoever has many addresses takes places from himself. [`Source`] has the sizes.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ropewalk_types::Instant;
-use rustc_hash::FxHashMap;
 
 use super::ConnectionId;
 use super::tuning::{ACCEPT_TIME_MAX, HANDSHAKES_MAX};
+
+/// Bits of the networks that count as one, of IPv4 and of IPv6, the widest first. Providers give a subscriber one IPv4
+/// address, and an IPv6 network of 48 to 64 bits (RFC 6177). Who owns an IPv4 network of 16 bits is rarely alone in it.
+const NETWORK_BITS: [(u32, u32); LEVELS] = [(16, 48), (24, 56), (32, 64)];
+/// Sizes of networks.
+pub(super) const LEVELS: usize = 3;
 
 /// Where handshakes come from: an IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,14 +30,51 @@ impl Source {
     /// The source of a host with this address.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self(address.into()),
-            IpAddr::V6(address) => {
-                let network = address.to_bits() >> 64 << 64;
-                Self(Ipv6Addr::from_bits(network).into())
-            }
+        Self(network(address.to_canonical(), LEVELS - 1))
+    }
+
+    /// The networks it is in, the widest first. The last one is the source itself.
+    pub(super) fn networks(self) -> [IpAddr; LEVELS] {
+        std::array::from_fn(|level| network(self.0, level))
+    }
+}
+
+/// The network of a size that an address is in.
+fn network(address: IpAddr, level: usize) -> IpAddr {
+    let (v4, v6) = NETWORK_BITS[level];
+    match address {
+        IpAddr::V4(address) => {
+            let host = u32::BITS - v4;
+            Ipv4Addr::from_bits(address.to_bits() >> host << host).into()
+        }
+        IpAddr::V6(address) => {
+            let host = u128::BITS - v6;
+            Ipv6Addr::from_bits(address.to_bits() >> host << host).into()
         }
     }
+}
+
+/// Which handshake gives way to one from `newcomer` while all places are taken; `None` if the newcomer has to. `open`
+/// are those that are not over, the oldest first. Work: a few passes over them.
+#[must_use]
+pub fn gives_way<K: Copy>(newcomer: Source, open: impl Iterator<Item = (K, Source)>) -> Option<K> {
+    let wanted = newcomer.networks();
+    let mut left: Vec<_> = open.map(|(key, from)| (key, from.networks())).collect();
+    let mut contested = true;
+    for level in 0..LEVELS {
+        let mut counts = BTreeMap::<IpAddr, usize>::new();
+        for (_, networks) in &left {
+            *counts.entry(networks[level]).or_default() += 1;
+        }
+        // Of equal ones the first.
+        let (&heaviest, &most) = counts.iter().rev().max_by_key(|(_, count)| **count)?;
+        let mine = counts.get(&wanted[level]).copied().unwrap_or(0);
+        contested &= mine > 0 && mine + 1 >= most;
+        let from = if contested { wanted[level] } else { heaviest };
+        left.retain(|(_, networks)| networks[level] == from);
+    }
+    let (oldest, _) = left.first()?;
+    (!contested).then_some(*oldest)
 }
 
 /// Names a handshake.
@@ -60,18 +101,11 @@ pub(super) enum Admission {
     Refused,
 }
 
-/// Whether a source with `mine` handshakes may take a place of one with `most`.
-#[must_use]
-pub const fn may_take(mine: usize, most: usize) -> bool {
-    mine == 0 || mine + 1 < most
-}
-
 /// All handshakes of the accepting side.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes {
     /// The oldest first.
     open: BTreeMap<Ticket, Open>,
-    by_source: FxHashMap<Source, usize>,
     unproved: usize,
     next: u64,
 }
@@ -93,14 +127,8 @@ impl Handshakes {
         if self.open.len() < HANDSHAKES_MAX {
             return Admission::Room;
         }
-        let mine = self.by_source.get(&source).copied().unwrap_or(0);
-        let most = self.by_source.values().copied().max().unwrap_or(0);
-        if !may_take(mine, most) {
-            return Admission::Refused;
-        }
-        let heavy = |open: &&Open| self.by_source.get(&open.source) == Some(&most);
-        let oldest = self.open.values().find(heavy);
-        oldest.map_or(Admission::Refused, |open| Admission::Instead(open.id))
+        let open = self.open.values().map(|open| (open.id, open.source));
+        gives_way(source, open).map_or(Admission::Refused, Admission::Instead)
     }
 
     /// A handshake has begun.
@@ -121,7 +149,6 @@ impl Handshakes {
             deadline,
         };
         self.open.insert(ticket, open);
-        *self.by_source.entry(source).or_default() += 1;
         self.unproved += usize::from(!proved);
         ticket
     }
@@ -137,12 +164,6 @@ impl Handshakes {
             return;
         };
         self.unproved -= usize::from(!open.proved);
-        if let Some(count) = self.by_source.get_mut(&open.source) {
-            *count -= 1;
-            if *count == 0 {
-                self.by_source.remove(&open.source);
-            }
-        }
     }
 
     /// When the oldest one has taken too long.
@@ -222,6 +243,39 @@ mod tests {
             Admission::Instead(id(0))
         );
         assert_eq!(handshakes.admit(source("10.0.0.7")), Admission::Refused);
+    }
+
+    #[test]
+    fn whoever_has_a_large_network_takes_places_from_nobody_else() {
+        let (mut handshakes, now) = (Handshakes::default(), Instant::from_millis(1));
+        let honest = [source("2001:db8:ffff::1"), source("198.51.100.7")];
+        for (slot, from) in honest.into_iter().enumerate() {
+            handshakes.begin(now, id(u32::try_from(slot).unwrap()), from, true);
+        }
+        // Networks of 64 bits in one of 56, and then in one of 48; addresses in one of 16.
+        let flood = (0..4_096_u128).map(|n| match n % 3 {
+            0 => Ipv6Addr::from_bits(0x2001_0db8_0001_0000 << 64 | n % 256 << 64).into(),
+            1 => Ipv6Addr::from_bits(0x2001_0db8_0002_0000 << 64 | n << 64).into(),
+            _ => IpAddr::from((0x0a01_0000 | n as u32).to_be_bytes()),
+        });
+        for (slot, from) in (2..).zip(flood) {
+            match handshakes.admit(Source::of(from)) {
+                Admission::Room => {}
+                Admission::Refused => continue,
+                Admission::Instead(out) => {
+                    assert!(out.slot >= 2, "{from}: an honest handshake had to give way");
+                    let tickets = handshakes.open.iter();
+                    let ticket = tickets.filter(|(_, open)| open.id == out).map(|(t, _)| *t);
+                    let ticket = ticket.last().unwrap();
+                    handshakes.end(ticket);
+                }
+            }
+            handshakes.begin(now, id(slot), Source::of(from), true);
+        }
+        assert_eq!(handshakes.len(), HANDSHAKES_MAX);
+        // A neighbour of the flood finds a place, too.
+        let neighbour = source("2001:db8:1:1ff::1");
+        assert!(matches!(handshakes.admit(neighbour), Admission::Instead(out) if out.slot >= 2));
     }
 
     #[test]

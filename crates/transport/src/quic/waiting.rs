@@ -3,29 +3,31 @@
 //! A first packet costs its sender almost nothing and this side a handshake. So each handshake takes an interval,
 //! and time in which the machine rested counts many times: a machine that has time begins as many handshakes as it
 //! can, and a busy one only a few. Which comes first is fair: that of a socket with the fewest others waiting when
-//! it came, then that of a source with the fewest, then the oldest. A flood from one socket waits behind all others,
-//! also behind those that share its address; one from many sockets of an address waits behind other addresses. Nothing
-//! here helps against a flood from many addresses, each of which was proved.
+//! it came, then that of a source with the fewest, then that of a network with the fewest, then the oldest. A flood
+//! from one socket waits behind all others, also behind those that share its address; one from many sockets of an
+//! address waits behind other addresses, and one from many addresses of a network behind other networks. Nothing here
+//! helps against a flood from many networks, whose addresses were proved.
 //!
 //! Invariants: the counts are those of `waiting`. At most [`WAITING_MAX`] wait, and `by_age` has at most twice as many.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ropewalk_types::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
-use super::handshakes::Source;
+use super::handshakes::{LEVELS, Source};
 use super::tuning::{
     BUSY_HANDSHAKE_INTERVAL, HANDSHAKES_IN_A_ROW, REST_MIN, REST_WORTH, WAITING_MAX,
     WAITING_OF_SOCKET_MAX, WAITING_TIME_MAX,
 };
 
-/// How many of the same socket and of the same source waited before, and the order of arrival.
+/// How many of the same socket, and of the same networks, waited before, and the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     of_socket: u32,
-    of_source: u32,
+    /// The smallest network first, which is the source.
+    of_networks: [u32; LEVELS],
     number: u64,
 }
 
@@ -41,7 +43,8 @@ pub(super) struct Waiting<T> {
     waiting: BTreeMap<Rank, One<T>>,
     by_age: VecDeque<(Instant, Rank)>,
     of_socket: FxHashMap<SocketAddr, u32>,
-    of_source: FxHashMap<Source, u32>,
+    /// By the place of its size in [`Source::networks`], and the network.
+    of_network: FxHashMap<(usize, IpAddr), u32>,
     next: u64,
     /// When the next one may be begun if the machine does not rest meanwhile. Nobody waits while nobody says when
     /// the machine rests.
@@ -54,7 +57,7 @@ impl<T> Default for Waiting<T> {
             waiting: BTreeMap::new(),
             by_age: VecDeque::new(),
             of_socket: FxHashMap::default(),
-            of_source: FxHashMap::default(),
+            of_network: FxHashMap::default(),
             next: 0,
             turn: None,
         }
@@ -104,15 +107,17 @@ impl<T> Waiting<T> {
     /// Lets one wait. Gives the one back that would be the last to be begun, if too many wait.
     pub fn push(&mut self, now: Instant, from: SocketAddr, what: T) -> Option<T> {
         let of_socket = self.of_socket.entry(from).or_default();
-        let of_source = self.of_source.entry(Source::of(from.ip())).or_default();
         let rank = Rank {
             of_socket: *of_socket,
-            of_source: *of_source,
+            of_networks: networks(from).map(|network| {
+                let count = self.of_network.entry(network).or_default();
+                *count += 1;
+                *count - 1
+            }),
             number: self.next,
         };
         self.next += 1;
         *of_socket += 1;
-        *of_source += 1;
         self.waiting.insert(rank, One { from, what });
         self.by_age.push_back((now, rank));
         if self.waiting.len() <= WAITING_MAX {
@@ -150,12 +155,20 @@ impl<T> Waiting<T> {
     fn remove(&mut self, rank: Rank) -> Option<T> {
         let one = self.waiting.remove(&rank)?;
         take_one(&mut self.of_socket, one.from);
-        take_one(&mut self.of_source, Source::of(one.from.ip()));
+        for network in networks(one.from) {
+            take_one(&mut self.of_network, network);
+        }
         if self.waiting.is_empty() {
             self.by_age.clear();
         }
         Some(one.what)
     }
+}
+
+/// The networks of a socket, the smallest first.
+fn networks(from: SocketAddr) -> [(usize, IpAddr); LEVELS] {
+    let networks = Source::of(from.ip()).networks();
+    std::array::from_fn(|place| (LEVELS - 1 - place, networks[LEVELS - 1 - place]))
 }
 
 /// Lowers a count; that of nobody is not kept.
@@ -170,6 +183,8 @@ fn take_one<K: std::hash::Hash + Eq>(counts: &mut FxHashMap<K, u32>, key: K) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
     use ropewalk_types::Duration;
 
@@ -193,6 +208,26 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_from_many_addresses_waits_behind_other_networks() {
+        let mut waiting = Waiting::default();
+        let v6 = |network: u64| {
+            SocketAddr::new(Ipv6Addr::from_bits(u128::from(network) << 64).into(), 1)
+        };
+        // One proved address in each of 80 networks of 64 bits, which one subscriber has.
+        for n in 0..80 {
+            waiting.push(NOW, v6(0x2001_0db8_0001_0000 + n), n);
+        }
+        // The same from a network of 48 bits, another one in each of its networks of 56 bits.
+        for n in 0..10 {
+            waiting.push(NOW, v6(0x2001_0db8_0002_0000 + n * 256), 100 + n);
+        }
+        waiting.push(NOW, v6(0x2001_0db8_0003_0000), 1_000);
+        waiting.push(NOW, at(2, 1), 2_000);
+        let order: Vec<_> = std::iter::from_fn(|| waiting.pop()).take(5).collect();
+        assert_eq!(order, [0, 100, 1_000, 2_000, 101]);
+    }
+
+    #[test]
     fn too_many_cost_the_flood_its_own() {
         let mut waiting = Waiting::default();
         waiting.push(NOW, at(2, 1), u16::MAX);
@@ -208,7 +243,7 @@ mod tests {
         let order: Vec<_> = std::iter::from_fn(|| waiting.pop()).collect();
         assert_eq!(order[..3], [u16::MAX, 0, u16::MAX - 1]);
         assert_eq!(order.len(), WAITING_MAX);
-        assert!(waiting.of_socket.is_empty() && waiting.of_source.is_empty());
+        assert!(waiting.of_socket.is_empty() && waiting.of_network.is_empty());
         assert!(waiting.by_age.is_empty());
     }
 
