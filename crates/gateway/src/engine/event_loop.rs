@@ -21,6 +21,7 @@ use ropewalk_types::{Duration, Instant};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::OwnedFd;
 
+use super::asked::Asked;
 use super::control::Command;
 use super::pulse::Pulse;
 use super::random_u64;
@@ -181,6 +182,7 @@ pub(super) fn start<R: Role + Send + 'static>(
             to_tun: Vec::new(),
             tun_report: SendReport::default(),
             tun_watched: true,
+            asked: Asked::default(),
             colleagues,
             turns: Arc::default(),
         };
@@ -227,6 +229,7 @@ struct Engine<R: Role> {
     tun_report: SendReport,
     /// Whether the event queue tells when the TUN interface is readable.
     tun_watched: bool,
+    asked: Asked,
     /// The other workers.
     colleagues: Colleagues,
     /// Turns of the loop, for whoever wants to know that it does not hang.
@@ -330,6 +333,7 @@ impl<R: Role + Send + 'static> Engine<R> {
             if !self.commands(now) {
                 return Ok(());
             }
+            self.answer_status(now);
             self.sockets.of(SESSION).end_input(now, &mut self.session);
             more_mail = self.read_mailbox(now);
             if tun_ready && self.session.takes_inner() {
@@ -363,7 +367,8 @@ impl<R: Role + Send + 'static> Engine<R> {
     }
 
     fn timeout(&mut self, now: Instant) -> Option<Timespec> {
-        let due = self.session.poll_timeout()?;
+        let due = self.session.poll_timeout();
+        let due = due.into_iter().chain(self.asked.due()).min()?;
         let wait = due.since(now);
         Some(Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
@@ -495,9 +500,7 @@ impl<R: Role + Send + 'static> Engine<R> {
             // The caller may not wait for an answer any more.
             match command {
                 Command::Shutdown => return false,
-                Command::Status(reply) => {
-                    reply.try_send(self.status(now)).ok();
-                }
+                Command::Status(reply) => self.asked.push(reply),
                 Command::SetScheduler {
                     direction,
                     kind,
@@ -549,6 +552,16 @@ impl<R: Role + Send + 'static> Engine<R> {
                     told(session.handle_command(now, session::Command::Key(step)));
                 }
             }
+        }
+    }
+
+    /// Makes a status for one of those who wait.
+    fn answer_status(&mut self, now: Instant) {
+        if let Some(reply) = self.asked.take(now) {
+            let begun = self.clock.now();
+            // The caller may not wait for an answer any more.
+            reply.try_send(self.status(now)).ok();
+            self.asked.answered(begun, self.clock.now());
         }
     }
 

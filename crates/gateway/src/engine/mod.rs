@@ -5,6 +5,7 @@
 //! asks for. Everything that decides is in the session. The control side talks to the thread with
 //! [`control::Command`]. No lock is taken per packet.
 
+mod asked;
 pub mod control;
 mod event_loop;
 mod pulse;
