@@ -1,7 +1,7 @@
 //! Serves HTTP to programs of this machine: the API of a gateway, and the dashboard.
 //!
 //! Invariant: the number of open connections is bounded, and so is the time that each of them may take for the head of
-//! a request and for the rest until the answer begins. Further connections wait in the kernel's queue.
+//! a request, for the rest until the answer begins, and for taking a part of the answer. Further connections wait in the kernel's queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use ropewalk_api::Failed;
 use tokio::sync::Semaphore;
+use tokio_io_timeout::TimeoutStream;
 
 /// Bounds of a listener.
 #[derive(Clone, Copy, Debug)]
@@ -28,12 +29,16 @@ struct Bounds {
     head: Duration,
     /// Time from there until the answer begins. Longer than what any request takes, or its work is done unseen.
     answer: Duration,
+    /// Time in which a client has to take a part of its answer. Longer: surer over a slow way, a client that does not
+    /// read keeps its place for longer.
+    write: Duration,
 }
 
 const BOUNDS: Bounds = Bounds {
     connections: 32,
     head: Duration::from_secs(10),
     answer: Duration::from_mins(1),
+    write: Duration::from_secs(10),
 };
 
 /// Serves what connects, until the runtime ends.
@@ -53,7 +58,9 @@ async fn serve_within<L: Listener>(bounds: Bounds, mut listener: L, router: Rout
         let place = Arc::clone(&places).acquire_owned().await.ok();
         let (stream, _) = listener.accept().await;
         let service = TowerToHyperService::new(router.clone());
-        let served = builder.serve_connection(TokioIo::new(stream), service);
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(bounds.write));
+        let served = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
         tokio::spawn(async move {
             // A client that went away needs no answer.
             let _ = served.await;
@@ -92,9 +99,11 @@ mod tests {
                     connections: 2,
                     head: Duration::from_millis(500),
                     answer: Duration::from_millis(500),
+                    write: Duration::from_millis(500),
                 };
                 let router = Router::new()
                     .route("/", get(|| async { "here" }))
+                    .route("/much", get(|| async { "x".repeat(32 << 20) }))
                     .route("/text", post(|text: String| async { text }));
                 serve_within(bounds, listener, router).await;
             });
@@ -136,6 +145,19 @@ mod tests {
             "POST /text HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 9\r\n\r\nx";
         let said = rest(connect(address, head)).unwrap();
         assert!(said.starts_with("HTTP/1.1 408 "), "{said}");
+    }
+
+    #[test]
+    fn clients_that_do_not_read_lose_their_places_to_others() {
+        let address = start();
+        let ask = "GET /much HTTP/1.1\r\nhost: x\r\n\r\n".repeat(20);
+        let deaf = [(); 2].map(|()| connect(address, &ask));
+        let third = connect(
+            address,
+            "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        );
+        assert!(rest(third).unwrap().ends_with("here"));
+        drop(deaf);
     }
 
     #[test]

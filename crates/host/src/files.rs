@@ -11,6 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -310,6 +311,11 @@ pub fn read_secret(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// Whether there is such a process.
+fn is_alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
 /// The name of a user, or its number when it has none.
 fn name_of(user: u32) -> String {
     let name = uzers::get_user_by_uid(user).map(|user| user.name().to_string_lossy().into_owned());
@@ -319,6 +325,12 @@ fn name_of(user: u32) -> String {
 /// Largest secret file that is read, bytes.
 const SECRET_BYTES_MAX: u64 = 4_096;
 
+/// How long a lock is waited for whose owner has ended: its helpers end some milliseconds later. Longer: surer on a busy
+/// machine, what hangs is told later.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two tries.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
+
 /// An exclusive lock on a file, held until dropped.
 #[derive(Debug)]
 pub struct Lock {
@@ -326,26 +338,33 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock at once and writes this process's number into the file.
+    /// Takes the lock and writes this process's number into the file. Waits only for helpers of a process that has
+    /// ended, for 2 s at most.
     ///
     /// # Errors
     /// Another process has it; the message names its number and ends with `remedy`.
     pub fn take(path: &Path, what: &str, remedy: &str) -> anyhow::Result<Self> {
         create_parent(path)?;
         let lock = Self::open(path)?;
-        match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let owner = fs::read_to_string(path).unwrap_or_default();
+        let begun = Instant::now();
+        loop {
+            match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+                }
+            }
+            let owner = fs::read_to_string(path).unwrap_or_default();
+            let owner = owner.trim();
+            let has_ended = owner.parse::<u32>().is_ok_and(|pid| !is_alive(pid));
+            if !has_ended || begun.elapsed() > LOCK_PATIENCE {
                 bail!(
-                    "{what} runs already as process {} ({} is locked); {remedy}",
-                    owner.trim(),
+                    "{what} runs already as process {owner} ({} is locked); {remedy}",
                     path.display()
                 );
             }
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
-            }
+            std::thread::sleep(LOCK_INTERVAL);
         }
         lock.file.set_len(0)?;
         // A full disk must not keep a gateway from starting: the number is only for messages.
@@ -613,6 +632,22 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();
         let error = read_secret(&pipe).unwrap_err().to_string();
         assert!(error.contains("is no file"), "{error}");
+    }
+
+    #[test]
+    fn a_lock_is_waited_for_whose_owner_has_ended_and_left_a_helper() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let helper = Lock::take(&path, "a hub", "").unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        fs::write(&path, format!("{}\n", ended.id())).unwrap();
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(helper);
+        });
+        Lock::take(&path, "a hub", "").unwrap();
+        ending.join().unwrap();
     }
 
     #[test]
