@@ -106,6 +106,7 @@ fn a_host_that_misbehaves_harms_no_site_of_the_hub() {
         "gaps",
         "combinations",
         "pieces",
+        "flood",
     ] {
         let report = swarm(
             &ground,

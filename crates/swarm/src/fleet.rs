@@ -21,10 +21,7 @@ use crate::process::{Usage, usage};
 use crate::report::{Asked, Hostile, HubUsage, Report};
 use crate::roster;
 use crate::site::{Habits, Setting, SwarmSite, local_address};
-use crate::tuning::{ALL_PRESENT, EVENTS, LATE, MOVE_WATCHED, SETTLE, SOCKET_BYTES};
-
-/// How often progress is shown.
-const PROGRESS: Duration = Duration::from_secs(1);
+use crate::tuning::{ALL_PRESENT, EVENTS, LATE, MOVE_WATCHED, PROGRESS, SETTLE, SOCKET_BYTES};
 
 /// All sites, and what they share.
 pub(crate) struct Fleet {

@@ -17,14 +17,19 @@ use ropewalk_transport::{
 };
 use ropewalk_types::{Ecn, Instant};
 use ropewalk_wire::{
-    CodedHeader, Control, DATA_HEADER, DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader,
-    HEADROOM, Hello, NACK_RUNS_MAX, NackRun, Part, Stamp, Timestamp, Versions, emit_control,
-    emit_nack,
+    CODED_SEEDS, CodedHeader, Control, DATA_HEADER, DataHeader, Datagram, FRAGMENT_HEADER,
+    FragmentHeader, HEADROOM, Hello, NACK_RUNS_MAX, NackRun, Part, Stamp, Timestamp, Versions,
+    emit_control, emit_nack,
 };
 
 use crate::ping::{Ends, Kind, Requests};
 use crate::roster;
-use crate::tuning::{FLOOD_BYTES, HELLO_INTERVAL, HOSTILE_CONNECTIONS_MAX, HOSTILE_PAUSE};
+use crate::tuning::{
+    COMBINED_BYTES, FLOOD_BYTES, HELLO_INTERVAL, HOSTILE_CONNECTIONS_MAX, HOSTILE_PAUSE,
+};
+
+/// Bytes of the check in front of a combined packet.
+const SYMBOL_CHECK: usize = 4;
 
 /// How a host misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -39,7 +44,7 @@ pub(crate) enum Behaviour {
     Questions,
     /// A site whose packets leave gaps in all 4,096 flow buckets.
     Gaps,
-    /// A site whose repair symbols combine 255 packets that the hub knows.
+    /// A site whose repair symbols combine 128 packets that the hub knows.
     Combinations,
     /// A site that sends first pieces of large packets, and no others.
     Pieces,
@@ -300,7 +305,7 @@ impl<'a> Host<'a> {
                     flow_seq: ((number / 4_096) as u16).wrapping_mul(2),
                     ..DataHeader::default()
                 };
-                let bytes = self.data(&header, 28);
+                let bytes = data(self.address, &header, 28);
                 Ok(self.send(bytes))
             }
             Behaviour::Combinations => Ok(self.combine(now, low)),
@@ -321,18 +326,6 @@ impl<'a> Host<'a> {
             }
             Behaviour::Flood => Ok(self.flood(now)),
         }
-    }
-
-    /// An inner packet of this site that goes nowhere.
-    fn data(&self, header: &DataHeader, length: u16) -> Vec<u8> {
-        let mut front = [0; DATA_HEADER];
-        header.emit(&mut front);
-        let mut ip = vec![0; usize::from(length)];
-        (ip[0], ip[8], ip[9]) = (0x45, 1, 253);
-        ip[2..4].copy_from_slice(&length.to_be_bytes());
-        ip[12..16].copy_from_slice(&self.address.octets());
-        ip[16..20].copy_from_slice(&[192, 0, 2, 1]);
-        [&front[..], &ip].concat()
     }
 
     /// Pings the hub, and asks for all of its answers again.
@@ -363,27 +356,12 @@ impl<'a> Host<'a> {
         self.send(bytes) && sent
     }
 
-    /// A large packet and a symbol of all packets before it.
+    /// A large packet and a symbol of packets before it.
     fn combine(&mut self, now: Instant, low: u16) -> bool {
-        let header = DataHeader {
-            stamp: self.stamp(now, 1),
-            flow_seq: low,
-            ..DataHeader::default()
-        };
-        let bytes = self.data(&header, 1_200);
-        let sent = self.send(bytes);
-        let mut bytes = Vec::new();
-        let coded = CodedHeader {
-            stamp: self.stamp(now, 1),
-            path: 0,
-            first: self.path_seq.wrapping_sub(510),
-            count: 255,
-            seed: (low % 64) as u8,
-            part: Part::Whole,
-        };
-        coded.emit(&mut bytes);
-        bytes.extend_from_slice(&[0xff; 32 + 1]);
-        self.send(bytes) && sent
+        let stamps = [self.stamp(now, 1), self.stamp(now, 1)];
+        let [packet, symbol] = combination(self.address, stamps, low);
+        let sent = self.send(packet);
+        self.send(symbol) && sent
     }
 
     /// Sends a sealed packet once more. The hub decrypts it to see that it has come before.
@@ -393,7 +371,7 @@ impl<'a> Host<'a> {
                 stamp: self.stamp(now, 1),
                 ..DataHeader::default()
             };
-            let bytes = self.data(&header, FLOOD_BYTES);
+            let bytes = data(self.address, &header, FLOOD_BYTES);
             self.send(bytes);
             self.flush(now);
             return false;
@@ -418,6 +396,44 @@ impl<'a> Host<'a> {
     }
 }
 
+/// An inner packet of the site at `address` that goes nowhere.
+fn data(address: Ipv4Addr, header: &DataHeader, length: u16) -> Vec<u8> {
+    let mut front = [0; DATA_HEADER];
+    header.emit(&mut front);
+    let mut ip = vec![0; usize::from(length)];
+    (ip[0], ip[8], ip[9]) = (0x45, 1, 253);
+    ip[2..4].copy_from_slice(&length.to_be_bytes());
+    ip[12..16].copy_from_slice(&address.octets());
+    ip[16..20].copy_from_slice(&[192, 0, 2, 1]);
+    [&front[..], &ip].concat()
+}
+
+/// A packet, and a symbol of the 255 datagrams before the latest 255. Half of those were such packets, and the hub
+/// takes each out of the symbol.
+fn combination(address: Ipv4Addr, stamps: [Stamp; 2], number: u16) -> [Vec<u8>; 2] {
+    let [stamp, symbol_stamp] = stamps;
+    let header = DataHeader {
+        stamp,
+        flow_seq: number,
+        ..DataHeader::default()
+    };
+    let packet = data(address, &header, COMBINED_BYTES);
+    let coded = CodedHeader {
+        stamp: symbol_stamp,
+        path: 0,
+        first: symbol_stamp.path_seq.wrapping_sub(510),
+        count: u8::MAX,
+        seed: (number % u16::from(CODED_SEEDS)) as u8,
+        part: Part::Whole,
+    };
+    let mut symbol = Vec::new();
+    coded.emit(&mut symbol);
+    symbol.extend_from_slice(&[0xff; 32]);
+    // A hub takes no packet out of a symbol that is shorter.
+    symbol.resize(symbol.len() + SYMBOL_CHECK + packet.len(), 0);
+    [packet, symbol]
+}
+
 /// Newer than that of any host before: the seconds of the clock.
 fn generation() -> u32 {
     let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -432,5 +448,47 @@ pub(crate) const fn usual_rate(behaviour: Behaviour) -> f64 {
         Behaviour::Hellos | Behaviour::Questions => 1_000.0,
         Behaviour::Gaps | Behaviour::Combinations | Behaviour::Pieces => 2_000.0,
         Behaviour::Flood => 50_000.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_core::path::PathConfig;
+    use ropewalk_core::tunnel::{Tunnel, TunnelConfig};
+    use ropewalk_types::{Duration, PathId, steps};
+
+    use super::*;
+
+    #[test]
+    fn combinations_make_the_hub_take_128_packets_out_of_each_symbol() {
+        let config = TunnelConfig {
+            scheduler: Default::default(),
+            probe_interval: None,
+            classes: Default::default(),
+            hold: Default::default(),
+            send: Default::default(),
+        };
+        let (mut tunnel, mut now) = (Tunnel::new(config, 1), Instant::from_millis(1_000));
+        tunnel.add_path(now, PathId(0), PathConfig::default());
+        let mut costs = Vec::new();
+        for round in 0..1_000 {
+            now += Duration::from_micros(500);
+            let stamps = [0, 1].map(|half| Stamp {
+                path_seq: 2 * round + half,
+                sent_at: Timestamp::from_instant(now),
+            });
+            let [packet, symbol] = combination(Ipv4Addr::LOCALHOST, stamps, round);
+            assert!(symbol.len() < 1_100, "it fits every path");
+            tunnel.handle_datagram(now, PathId(0), Ecn::NotEct, packet.into());
+            let before = steps();
+            tunnel.handle_datagram(now, PathId(0), Ecn::NotEct, symbol.into());
+            costs.push(steps() - before);
+            tunnel.end_batch(now);
+            while tunnel.poll_inner().is_some() {}
+        }
+        // 16 bytes in a step.
+        let least = 127 * u64::from(COMBINED_BYTES) / 16;
+        let last = &costs[900..];
+        assert!(last.iter().all(|cost| *cost > least), "{last:?} steps");
     }
 }

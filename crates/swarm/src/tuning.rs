@@ -16,12 +16,16 @@ pub(crate) const PACKET_MAX: i64 = 1_500;
 pub(crate) const SOCKET_BYTES: usize = 256 << 10;
 /// Events worked off before timers have their turn.
 pub(crate) const EVENTS: usize = 256;
+/// How often progress is shown. Longer: fewer lines.
+pub(crate) const PROGRESS: Duration = Duration::from_secs(1);
 /// Connections that a hostile host has at most. More: more memory here.
 pub(crate) const HOSTILE_CONNECTIONS_MAX: usize = 2_000;
 /// How often a hostile host repeats a hello that nobody answered.
 pub(crate) const HELLO_INTERVAL: Duration = Duration::from_millis(150);
 /// Bytes of a packet of a flood, with its IP header: what fits every path.
 pub(crate) const FLOOD_BYTES: u16 = 1_100;
+/// Bytes of each packet that a hostile host combines, with its IP header: a symbol of them fits every path.
+pub(crate) const COMBINED_BYTES: u16 = 1_000;
 /// How often a hostile host looks at its socket. Longer: fewer turns, burstier packets.
 pub(crate) const HOSTILE_PAUSE: Duration = Duration::from_millis(1);
 /// How long after the hostile hosts the last site begins.

@@ -9,10 +9,15 @@ use ropewalk_types::Instant;
 
 use crate::tuning::{WINDOW_FIRST, WINDOW_LEAST, WINDOW_PATIENCE, WINDOW_REORDERING};
 
+/// Half of the numbers that 16 bits have: those under way, and those given up, are fewer each.
+const NUMBERS: u16 = u16::MAX / 2;
+
 /// Packets under way, oldest first, and how many may be.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     flights: VecDeque<Flight>,
+    /// Numbers that were given up, oldest first: their answers may still come.
+    given_up: VecDeque<u16>,
     /// Number of the oldest.
     first: u16,
     unanswered: usize,
@@ -34,6 +39,7 @@ impl Window {
     pub(crate) const fn new(most: f64) -> Self {
         Self {
             flights: VecDeque::new(),
+            given_up: VecDeque::new(),
             first: 0,
             unanswered: 0,
             size: WINDOW_FIRST.min(most),
@@ -45,9 +51,7 @@ impl Window {
 
     /// Whether one more may leave.
     pub(crate) fn is_open(&self) -> bool {
-        // Numbers have 16 bits.
-        ((self.unanswered + 1) as f64) <= self.size
-            && self.flights.len() < usize::from(u16::MAX / 2)
+        ((self.unanswered + 1) as f64) <= self.size && self.flights.len() < usize::from(NUMBERS)
     }
 
     /// A packet leaves; numbers follow each other.
@@ -62,12 +66,11 @@ impl Window {
         });
     }
 
-    /// An answer came; false if one came before.
+    /// An answer came; false if one came before, or nobody asked.
     pub(crate) fn on_answer(&mut self, number: u16) -> bool {
         let index = usize::from(number.wrapping_sub(self.first));
         let Some(flight) = self.flights.get_mut(index) else {
-            // Given up before: it is late, but it came.
-            return true;
+            return self.take_given_up(number);
         };
         if std::mem::replace(&mut flight.answered, true) {
             return false;
@@ -127,11 +130,29 @@ impl Window {
         self.flights.clear();
     }
 
+    /// Whether this number was given up, and is answered now.
+    fn take_given_up(&mut self, number: u16) -> bool {
+        let Some(&first) = self.given_up.front() else {
+            return false;
+        };
+        let age = |number: u16| number.wrapping_sub(first);
+        let found = self
+            .given_up
+            .binary_search_by_key(&age(number), |one| age(*one));
+        found.is_ok_and(|at| self.given_up.remove(at).is_some())
+    }
+
     fn drop_oldest(&mut self, oldest: Flight, newest: Instant) {
         self.flights.pop_front();
-        self.first = self.first.wrapping_add(1);
+        let number = self.first;
+        self.first = number.wrapping_add(1);
         if oldest.answered {
             return;
+        }
+        self.given_up.push_back(number);
+        let again = |one: &u16| number.wrapping_sub(*one) >= NUMBERS;
+        while self.given_up.front().is_some_and(again) {
+            self.given_up.pop_front();
         }
         self.unanswered -= 1;
         if oldest.sent >= self.shrunk {
@@ -173,7 +194,8 @@ mod tests {
             fill(&mut window, at(10), &mut number);
         }
         assert_eq!(window.unanswered, 2 * first);
-        assert!(window.on_answer(5), "a late answer, or one of nobody");
+        assert!(!window.on_answer(5), "a copy");
+        assert!(!window.on_answer(5_000), "an answer of nobody");
         window.rest();
         assert_eq!(window.size, WINDOW_FIRST);
     }
@@ -197,6 +219,28 @@ mod tests {
         let once = window.size;
         assert!(window.on_answer(2 + slack + 3));
         assert!(window.size >= once, "the same trouble shrinks it once");
+        assert!(!window.on_answer(0), "a copy of one whose place has left");
+        assert!(window.on_answer(2), "late, but it came");
+        assert!(!window.on_answer(2), "a copy of that");
+    }
+
+    #[test]
+    fn late_answers_and_their_copies_are_told_apart_while_numbers_repeat() {
+        let (mut window, mut number) = (Window::new(8.0), u16::MAX - 100);
+        let mut now = at(0);
+        for round in 0..40_000 {
+            number = number.wrapping_add(1);
+            window.on_sent(now, number);
+            now += WINDOW_PATIENCE;
+            window.on_timeout(now);
+            // Every third one is answered, twice, when its place has left.
+            if round % 3 == 0 {
+                assert!(window.on_answer(number));
+                assert!(!window.on_answer(number));
+            }
+            assert!(window.given_up.len() <= usize::from(NUMBERS));
+        }
+        assert!(window.given_up.len() > 20_000, "{}", window.given_up.len());
     }
 
     #[test]
