@@ -372,11 +372,13 @@ impl Tunnel {
         });
     }
 
-    /// Bounds the memory of packets that wait from now on, bytes: of those that wait for a path, and of those that
-    /// wait for order. 32 KiB are always allowed on the way to a path. What finds no room leaves out of order.
+    /// Bounds the memory of packets that wait from now on, bytes: of those that wait for a path and those that wait
+    /// for order together. 32 KiB are always allowed on the way to a path. What finds no room leaves out of order.
+    /// Call before each packet: either kind may take what the other one leaves.
     pub fn set_room(&mut self, bytes: u64) {
-        self.ingress.queue.set_room(bytes);
-        self.egress.reorder.set_room(bytes);
+        let (queue, reorder) = (&mut self.ingress.queue, &mut self.egress.reorder);
+        queue.set_room(bytes.saturating_sub(reorder.memory()));
+        reorder.set_room(bytes.saturating_sub(queue.memory()));
     }
 
     /// Memory of packets that wait here, for a path or for order, bytes.
