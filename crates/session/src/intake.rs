@@ -105,8 +105,10 @@ pub(crate) struct Intake {
     /// The queues by the logarithm of their bytes for their weight, which rarely changes.
     sizes: BTreeSet<(u32, Sender)>,
     bytes: usize,
-    /// Datagrams dropped because their sender had too many waiting.
+    /// Datagrams dropped because all together had too many waiting.
     dropped: u64,
+    /// Datagrams dropped because their sender sends more than its rate.
+    over_rate: u64,
 }
 
 impl Intake {
@@ -120,9 +122,14 @@ impl Intake {
         !self.turns.is_empty()
     }
 
-    /// Datagrams dropped because their sender had too many waiting.
+    /// Datagrams dropped because more came than could be worked off, each of a sender that had many waiting.
     pub const fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// Datagrams dropped because their sender sends more than its rate.
+    pub const fn over_rate(&self) -> u64 {
+        self.over_rate
     }
 
     /// When [`Self::next`] gives something; long past while a datagram waits for its turn only.
@@ -165,7 +172,7 @@ impl Intake {
         let limit = share.rate.map(rate_bytes);
         while limit.is_some_and(|limit| queue.bytes > limit) && queue.waiting.len() > 1 {
             self.bytes -= queue.drop_oldest();
-            self.dropped += 1;
+            self.over_rate += 1;
         }
         queue.list_size(share.sender, &mut self.sizes);
         if queue.place.is_none() {
@@ -613,7 +620,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!((came, intake.dropped()), (20, 0));
+        assert_eq!((came, intake.dropped(), intake.over_rate()), (20, 0, 0));
         // A piece takes 11 ms, and one may come before the datagram.
         assert!(longest < Duration::from_millis(30), "{longest:?}");
         let all = read + 20 * 500;
@@ -684,6 +691,9 @@ mod tests {
             "the rest waits for its time"
         );
         assert!(intake.bytes <= rate_bytes(8_000_000));
+        // Twice the rate came, and the hub had nothing else to do.
+        assert_eq!(intake.dropped(), 0);
+        assert!(intake.over_rate() > 1_800, "{}", intake.over_rate());
     }
 
     #[test]

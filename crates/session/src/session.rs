@@ -487,7 +487,9 @@ impl<R: Role> Session<R> {
         status
             .drops
             .extend(drops.map(|(name, count)| (name.to_owned(), count)));
-        status.drops.insert("intake".into(), self.intake.dropped());
+        let (intake, over_rate) = (self.intake.dropped(), self.intake.over_rate());
+        status.drops.insert("intake".into(), intake);
+        status.drops.insert("over_rate".into(), over_rate);
         status.public_key = self.links.identity().public_key().to_string();
         self.role.status(&self.links, &mut status);
         status
