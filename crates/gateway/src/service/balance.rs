@@ -40,6 +40,7 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
     let commands = Commands(answer_commands(shared, Flows::Counted));
     let api = Api {
         commands: commands.0,
+        pulses: Vec::new(),
         reload: Arc::clone(&reload),
         change_key: keys::by_hand(),
         memory,

@@ -77,6 +77,7 @@ pub(super) async fn run(
     let change_key = keys::of_hub(key_file, commands.clone());
     let api = Api {
         commands: Arc::clone(&commands.0),
+        pulses: hub.engine.pulses(),
         reload,
         change_key,
         memory: Memory::open(&config.common, Kind::Hub),

@@ -104,7 +104,9 @@ pub(super) async fn run(
 
 /// The API of both sides.
 fn of_both(hub: &Hub, site: &Site, config: &RelayConfig) -> Api {
+    let pulses = hub.engine.pulses().into_iter().chain(site.engine.pulses());
     Api {
+        pulses: pulses.collect(),
         commands: both(hub.engine.commands.clone(), site.engine.commands.clone()).0,
         reload: reload_both(Arc::clone(&hub.reload), Arc::clone(&site.reload)),
         change_key: keys::by_hand(),

@@ -113,6 +113,7 @@ pub(super) async fn run(
     memory.count_quotas(site.quotas.clone());
     let api = Api {
         commands: site.commands().0,
+        pulses: site.engine.pulses(),
         reload: Arc::clone(&site.reload),
         change_key: site.change_key(),
         memory,

@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /healthz` | `{"ok":true}` while the engine answers |
+//! | `GET /healthz` | `{"ok":true}` while the threads of the engine have their turns |
 //! | `GET /v1/status` | the whole state, [`Status`] |
 //! | `GET /v1/scheduler` | the schedulers there are, and those in use |
 //! | `POST /v1/scheduler` | `{"kind":…,"direction":…,"site":…}` → `{"changed":n}` |
@@ -29,6 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -47,11 +48,15 @@ use tokio::net::{TcpListener, UnixListener};
 use super::ANSWER_TIMEOUT;
 use super::keys::ChangeKey;
 use super::memory::Memory;
+use crate::engine::Pulse;
 use crate::engine::control::Command;
 use crate::http_server;
 
 /// Largest request body, bytes.
 const BODY_MAX: usize = 16 << 10;
+
+/// How often a request for health looks whether the engine has had a turn. Longer: fewer looks, later answers.
+const HEALTH_LOOK: Duration = Duration::from_millis(1);
 
 /// Hands a command to the engine.
 pub type CommandSink = Arc<dyn Fn(Command) -> anyhow::Result<()> + Send + Sync>;
@@ -66,6 +71,8 @@ pub type Mark = Arc<dyn Fn(&str, Marks) -> Result<(), String> + Send + Sync>;
 pub struct Api {
     /// The engine.
     pub commands: CommandSink,
+    /// The turns of its threads.
+    pub pulses: Vec<Pulse>,
     /// As SIGHUP.
     pub reload: Reload,
     /// Changes the key of this gateway.
@@ -220,9 +227,23 @@ async fn ask<T: Send + 'static>(
     answered.map_err(|reason| Refused::new(StatusCode::SERVICE_UNAVAILABLE, reason))
 }
 
+/// Whether each thread of the engine completes a turn. The state of a hub with many sites would cost a turn far more
+/// than this, and those who ask for health ask often.
 async fn health(State(api): State<Api>) -> Answer<Json<Done>> {
-    ask(&api, Command::Status).await?;
-    Ok(Json(Done { ok: true }))
+    let before: Vec<u64> = api.pulses.iter().map(Pulse::turns).collect();
+    api.pulses.iter().for_each(Pulse::wake);
+    let turned = async {
+        while (api.pulses.iter().zip(&before)).any(|(pulse, turns)| pulse.turns() == *turns) {
+            tokio::time::sleep(HEALTH_LOOK).await;
+        }
+    };
+    match tokio::time::timeout(ANSWER_TIMEOUT, turned).await {
+        Ok(()) => Ok(Json(Done { ok: true })),
+        Err(_) => Err(Refused::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the engine does not answer",
+        )),
+    }
 }
 
 async fn status(State(api): State<Api>) -> Answer<Json<Status>> {

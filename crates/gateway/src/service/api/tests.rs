@@ -1,6 +1,7 @@
 //! The API over a real socket, with an engine that answers from a script.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -25,8 +26,22 @@ impl Gateway {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("api.sock");
         let (sender, receiver) = channel();
-        std::thread::spawn(move || engine(receiver));
+        // Has turns for as long as it does not hang: until the engine has ended.
+        let (pulse, stand) = Pulse::detached(0);
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ended);
+        std::thread::spawn(move || {
+            engine(receiver);
+            end.store(true, Ordering::Relaxed);
+        });
+        std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                stand.turn_if_woken();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
         let api = Api {
+            pulses: vec![pulse],
             commands: Arc::new(move |command| {
                 sender
                     .send(command)
@@ -352,6 +367,25 @@ fn stopped_or_silent_engine_is_reported_as_not_running() {
         .status()
         .unwrap_err();
     assert_eq!(exit::code(&nobody), exit::NOT_RUNNING, "{nobody:#}");
+}
+
+#[test]
+fn a_question_for_health_asks_no_engine_for_its_state_and_notices_one_that_hangs() {
+    let engine = |commands: Receiver<Command>| {
+        // Nothing that is asked is ever answered.
+        commands
+            .into_iter()
+            .for_each(|command| std::mem::forget(command));
+    };
+    let working = Gateway::start(true, engine);
+    assert_eq!(
+        working.client().get::<Value>("/healthz").unwrap()["ok"],
+        true
+    );
+    let ended = Gateway::start(true, drop);
+    std::thread::sleep(Duration::from_millis(100));
+    let error = ended.client().get::<Value>("/healthz").unwrap_err();
+    assert_eq!(exit::code(&error), exit::NOT_RUNNING, "{error:#}");
 }
 
 /// Whoever uses the API without the command is guarded, too.
