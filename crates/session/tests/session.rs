@@ -2,14 +2,14 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use ropewalk_api::PathUse;
 use ropewalk_core::tunnel::{Observer, Outgoing};
 use ropewalk_netem::{DirectionConfig, LossModel, Selector, Side};
-use ropewalk_session::{Command, Event};
+use ropewalk_session::{Command, Event, SocketId};
 use ropewalk_testkit::packet::{Body, Packet, udp};
 use ropewalk_testkit::{HUB_INNER, HUB_TCP, Spec, World};
-use ropewalk_types::{Duration, Instant, PathId, PathSnapshot};
+use ropewalk_types::{Duration, Ecn, Instant, PathId, PathSnapshot};
 use ropewalk_wire::HEADROOM;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -177,6 +177,54 @@ fn a_hub_that_is_behind_takes_everything_in_by_turns() {
         assert!(numbers.eq(0..4_000), "all packets of site {site}, in order");
     }
     assert_eq!(world.hub().session.status().drops["intake"], 0);
+}
+
+/// The UDP packets that the site which is tapped has sent.
+fn sent(world: &mut World) -> Vec<(SocketAddr, Ecn, BytesMut)> {
+    let sent = world
+        .take_taps()
+        .filter(|tap| tap.side == Side::Up && tap.leaves);
+    let sent = sent.filter_map(|tap| match tap.packet.body {
+        Body::Udp(ecn, data) => Some((tap.packet.from, ecn, data)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn a_site_that_floods_a_hub_leaves_others_their_turns() {
+    let mut world = World::new(&Spec {
+        sites: 2,
+        ..Spec::default()
+    });
+    let up = |w: &World| (0..2).all(|site| w.transports_up(site).len() == 2);
+    world.run_until(SECOND, up);
+    world.keep_taps_of(1);
+    world.send_up(1, 0, 1);
+    world.run(ms(100));
+    let long = sent(&mut world);
+    let flood = long.into_iter().max_by_key(|(_, _, data)| data.len());
+    let flood = flood.expect("it has sent something");
+    // What the other site sends comes by hand: behind the flood, in the same turn.
+    for uplink in 0..2 {
+        world.set_dead(0, uplink, Selector::Both, true);
+    }
+    world.keep_taps_of(0);
+    world.send_up(0, 0, 5);
+    world.run(ms(1));
+    let honest = sent(&mut world);
+    let now = world.now();
+    let hub = &mut world.hub_mut().session;
+    hub.handle_backlog(1.0);
+    let waits = std::iter::repeat_n(flood, 2_000).chain(honest);
+    for (from, ecn, data) in waits {
+        hub.handle_udp(now, SocketId(0), from, None, ecn, data);
+    }
+    // One turn, in which a part of all that can be worked off.
+    hub.end_batch(now);
+    let got = std::iter::from_fn(|| hub.poll_inner()).count();
+    assert_eq!(got, 5, "all packets of the other site");
+    assert!(hub.is_behind(), "and the flood waits");
 }
 
 #[test]

@@ -110,7 +110,7 @@ pub enum End {
     Lost,
 }
 
-/// An outer packet at an end of a link of the first site.
+/// An outer packet at an end of a link of the site that is tapped.
 #[derive(Clone, Debug)]
 pub struct Tap {
     /// Number of the uplink.
@@ -235,6 +235,7 @@ pub struct World {
     fates: Option<Vec<Fate>>,
     /// Packets at the ends of links, if they are kept.
     taps: Option<Vec<Tap>>,
+    tapped: usize,
     /// What is in place of the links of the first site's uplinks, if they share some.
     joint: Option<Joint>,
     /// Until when each component stands still.
@@ -300,6 +301,7 @@ impl World {
             touched: Vec::new(),
             fates: None,
             taps: None,
+            tapped: 0,
             joint: None,
             asleep: vec![Instant::ZERO; 1 + count],
             versions: vec![None; 1 + count],
@@ -884,6 +886,12 @@ impl World {
 
     /// Keeps the outer packets of the first site from now on, for [`Self::take_taps`].
     pub fn keep_taps(&mut self) {
+        self.keep_taps_of(0);
+    }
+
+    /// The same of this site, and of no other.
+    pub fn keep_taps_of(&mut self, site: usize) {
+        self.tapped = site;
         self.taps = Some(Vec::new());
     }
 
@@ -1149,7 +1157,9 @@ impl World {
         leaves: bool,
         packet: Option<&Packet>,
     ) {
-        if let (Some(taps), Some(packet)) = (self.taps.as_mut().filter(|_| site == 0), packet) {
+        if let (Some(taps), Some(packet)) =
+            (self.taps.as_mut().filter(|_| site == self.tapped), packet)
+        {
             taps.push(Tap {
                 uplink,
                 side,
