@@ -91,3 +91,40 @@ fn a_turn_costs_its_work_however_many_sites_wait() {
         );
     }
 }
+
+/// Steps that this takes a hub with so many sites.
+fn work(sites: usize, work: impl FnOnce(&mut World)) -> u64 {
+    let mut world = connected(sites);
+    let before = steps();
+    work(&mut world);
+    steps() - before
+}
+
+#[test]
+fn a_change_of_one_site_costs_as_much_beside_many_others() {
+    let share = |world: &mut World| world.set_share(3, 2, None);
+    let shut_out = |world: &mut World| world.set_enabled(3, false);
+    for (what, change) in [
+        ("another weight", &share as &dyn Fn(&mut World)),
+        ("shut out", &shut_out),
+    ] {
+        let costs = [SITES, 4 * SITES].map(|sites| work(sites, change));
+        eprintln!("{what}: {costs:?} steps");
+        let [few, many] = costs;
+        assert!(few > 2, "{what}: the meter works");
+        assert!(many <= few + 10, "{what}: {costs:?} steps");
+    }
+}
+
+#[test]
+fn a_status_costs_a_step_or_two_for_each_site() {
+    for sites in [SITES, 4 * SITES] {
+        let cost = work(sites, |world| {
+            let status = world.hub().session.status();
+            assert_eq!(status.tunnels.len(), sites);
+        });
+        eprintln!("status of {sites}: {cost} steps");
+        let sites = sites as u64;
+        assert!((sites..=2 * sites).contains(&cost), "{cost} steps");
+    }
+}

@@ -36,7 +36,6 @@ mod joining;
 mod keys;
 mod links;
 mod mtu;
-mod pace;
 mod peer;
 mod rate;
 mod ready;

@@ -4,9 +4,9 @@
 //! documents. The tables [`SiteDirectory`] and [`HubAddresses`] are shared with the control side;
 //! a session reads them once per handshake or connection attempt, never per packet.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use ipnet::IpNet;
 use ropewalk_core::hold::Limits;
@@ -155,13 +155,22 @@ pub const WEIGHT_MAX: u32 = 100;
 impl SiteEntry {
     /// Whether `other` is the same site at the same place, whatever its share and its key.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let share = |entry: &Self| Self {
-            weight: 1,
-            rate: None,
-            key: self.key,
-            ..entry.clone()
-        };
-        share(self) == share(other)
+        let Self {
+            name,
+            key: _,
+            addresses,
+            networks,
+            enabled,
+            weight: _,
+            rate: _,
+        } = self;
+        (name, addresses, networks, enabled)
+            == (
+                &other.name,
+                &other.addresses,
+                &other.networks,
+                &other.enabled,
+            )
     }
 
     /// Whether packets to and from `ip` are this site's.
@@ -179,14 +188,69 @@ impl SiteEntry {
     }
 }
 
-/// The sites a hub knows, replaced as a whole when the sites file changes.
+/// The sites a hub knows, replaced as a whole when the sites file changes. Keeps the last changes, so that a session
+/// looks at what has changed only.
 #[derive(Debug, Default)]
 pub struct SiteDirectory {
-    by_key: RwLock<Arc<HashMap<PublicKey, Arc<SiteEntry>>>>,
+    list: RwLock<SiteList>,
+    /// Held while the list is changed.
+    changing: Mutex<()>,
     invitations: RwLock<HashSet<PublicKey>>,
     /// Keys that sites will have, and those that they have now.
     next: RwLock<HashMap<PublicKey, PublicKey>>,
 }
+
+/// Sites by key.
+pub(crate) type SiteMap = HashMap<PublicKey, Arc<SiteEntry>>;
+
+#[derive(Debug, Default)]
+struct SiteList {
+    by_key: Arc<SiteMap>,
+    /// How many changes there have been.
+    version: u64,
+    /// The last of them, oldest first.
+    changes: VecDeque<SiteChange>,
+}
+
+/// The entry of one key is another one, has come, or has gone.
+#[derive(Clone, Debug)]
+pub(crate) struct SiteChange {
+    /// The key.
+    pub key: PublicKey,
+    /// Before.
+    pub old: Option<Arc<SiteEntry>>,
+    /// Now.
+    pub new: Option<Arc<SiteEntry>>,
+}
+
+/// How a list of sites differs from an earlier one.
+#[derive(Debug)]
+pub(crate) enum SitesSince {
+    /// In this, each key once.
+    Changes(Vec<SiteChange>),
+    /// In more than the directory remembers: all there is now.
+    All(Arc<SiteMap>),
+}
+
+/// What changes are together, each key once.
+fn together<'a>(changes: impl Iterator<Item = &'a SiteChange>) -> Vec<SiteChange> {
+    let mut all = Vec::<SiteChange>::new();
+    let mut places = HashMap::<PublicKey, usize>::new();
+    for change in changes {
+        match places.get(&change.key).copied() {
+            Some(place) => all[place].new.clone_from(&change.new),
+            None => {
+                places.insert(change.key, all.len());
+                all.push(change.clone());
+            }
+        }
+    }
+    all
+}
+
+/// Changes that a directory remembers at most. More: larger changes of a list cost a session only what has changed,
+/// more memory.
+const CHANGES_MAX: usize = 1_024;
 
 impl SiteDirectory {
     /// A directory of `sites`; of entries with the same key the last one counts.
@@ -197,11 +261,56 @@ impl SiteDirectory {
         directory
     }
 
+    fn list(&self) -> RwLockReadGuard<'_, SiteList> {
+        self.list.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many sites there are.
+    pub(crate) fn count(&self) -> usize {
+        self.list().by_key.len()
+    }
+
+    /// What has changed after so many changes, and how many there are now.
+    pub(crate) fn since(&self, seen: u64) -> (SitesSince, u64) {
+        let list = self.list();
+        let news = usize::try_from(list.version.saturating_sub(seen)).unwrap_or(usize::MAX);
+        let since = match list.changes.len().checked_sub(news) {
+            Some(known) => SitesSince::Changes(together(list.changes.range(known..))),
+            None => SitesSince::All(Arc::clone(&list.by_key)),
+        };
+        (since, list.version)
+    }
+
+    /// Puts `next` in place of the list `known`, which is the present one.
+    fn put(&self, known: &SiteMap, next: SiteMap) {
+        let same =
+            |a: &Arc<SiteEntry>, b: Option<&Arc<SiteEntry>>| b.is_some_and(|b| Arc::ptr_eq(a, b));
+        let gone = known
+            .iter()
+            .filter(|(key, site)| !same(site, next.get(key)));
+        let come = next.iter().filter(|(key, _)| !known.contains_key(key));
+        let mut keys: Vec<PublicKey> = gone.chain(come).map(|(key, _)| *key).collect();
+        // The order of a map by hash differs from run to run.
+        keys.sort_unstable_by_key(|key| *key.as_bytes());
+        let changes = keys.iter().map(|key| SiteChange {
+            key: *key,
+            old: known.get(key).cloned(),
+            new: next.get(key).cloned(),
+        });
+        let changes: Vec<_> = changes.collect();
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        list.by_key = Arc::new(next);
+        list.version += changes.len() as u64;
+        list.changes.extend(changes);
+        let beyond = list.changes.len().saturating_sub(CHANGES_MAX);
+        list.changes.drain(..beyond);
+    }
+
     /// The site with this key, or that will have it, enabled or not.
     #[must_use]
     pub fn find(&self, key: &PublicKey) -> Option<Arc<SiteEntry>> {
         let now = self.now_of(key).unwrap_or(*key);
-        let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
+        let by_key = &self.list().by_key;
         by_key.get(key).or_else(|| by_key.get(&now)).cloned()
     }
 
@@ -226,7 +335,7 @@ impl SiteDirectory {
     /// Every site, by name.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<SiteEntry>> {
-        let map = Arc::clone(&self.by_key.read().unwrap_or_else(PoisonError::into_inner));
+        let map = Arc::clone(&self.list().by_key);
         let mut sites: Vec<_> = map.values().cloned().collect();
         sites.sort_by(|a, b| a.name.cmp(&b.name));
         sites
@@ -235,19 +344,23 @@ impl SiteDirectory {
     /// Puts `sites` in place of what was known. The session learns of it by
     /// [`Command::ReloadSites`](crate::Command::ReloadSites).
     pub fn replace(&self, sites: Vec<SiteEntry>) {
-        let map = sites
-            .into_iter()
-            .map(|site| (site.key, Arc::new(site)))
-            .collect();
-        *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = Arc::clone(&self.list().by_key);
+        let entry = |site: SiteEntry| match known.get(&site.key) {
+            Some(known) if **known == site => Arc::clone(known),
+            _ => Arc::new(site),
+        };
+        let next = sites.into_iter().map(|site| (site.key, entry(site)));
+        self.put(&known, next.collect());
     }
 
     /// Takes those out that `sites` does not have, or not under the same name, at the same place and as
     /// enabled as before; whether there were any. None comes in. The session learns of it by
     /// [`Command::ReloadSites`](crate::Command::ReloadSites).
     pub fn shut_out(&self, sites: &[SiteEntry]) -> bool {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted: HashMap<_, _> = sites.iter().map(|site| (site.key, site)).collect();
-        let known = Arc::clone(&self.by_key.read().unwrap_or_else(PoisonError::into_inner));
+        let known = Arc::clone(&self.list().by_key);
         let next = self.next.read().unwrap_or_else(PoisonError::into_inner);
         let next: HashMap<_, _> = next.iter().map(|(next, now)| (*now, *next)).collect();
         let stays = |key: &PublicKey, site: &SiteEntry| {
@@ -258,11 +371,11 @@ impl SiteDirectory {
             wanted.get(key).is_some_and(|wanted| wanted.is_same(site))
         };
         let staying = known.iter().filter(|(key, site)| stays(key, site));
-        let staying: HashMap<_, _> = staying
+        let staying: SiteMap = staying
             .map(|(key, site)| (*key, Arc::clone(site)))
             .collect();
         let any = staying.len() < known.len();
-        *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(staying);
+        self.put(&known, staying);
         any
     }
 

@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use bytes::{Bytes, BytesMut};
 use ropewalk_api::PathUse;
+use ropewalk_core::path::PathView;
+use ropewalk_core::schedule::{Decision, Head, Policy};
 use ropewalk_core::tunnel::{Observer, Outgoing};
 use ropewalk_netem::{DirectionConfig, LossModel, Selector, Side};
 use ropewalk_session::{Command, Event, SocketId};
@@ -873,6 +875,85 @@ fn a_panic_in_the_work_for_one_site_costs_nobody_else_anything() {
         assert_eq!(at_hub.count() as u64, end, "site {site}");
         assert_eq!(world.site(site).delivered.len() as u64, end, "site {site}");
     }
+}
+
+#[test]
+fn a_site_whose_tunnel_comes_and_goes_fills_no_log() {
+    let mut world = World::new(&Spec {
+        uplinks: 1,
+        ..Spec::default()
+    });
+    world.run(SECOND);
+    for _ in 0..60 {
+        for present in [false, true] {
+            world.set_present(0, 0, present);
+            world.run(ms(100));
+        }
+    }
+    let turned = |event: &Event| matches!(event, Event::TunnelUp { .. } | Event::TunnelDown { .. });
+    let events = world.hub().events.iter();
+    let turned = events.filter(|(_, event)| turned(event)).count() as u64;
+    assert!(turned > 80, "{turned} times up or down");
+    // A line for the tunnel each time, and one for each path that comes up. 40 in a row, and 13 in 13 s.
+    let lines = turned + turned / 2;
+    let left_out = world.hub().session.status().drops["log_lines"];
+    assert!(
+        left_out >= lines - 55,
+        "{left_out} of {lines} lines left out"
+    );
+    // Who is dropped and comes back has no more of them for that.
+    let faulty = Faulty {
+        received: 2,
+        sent: 9_999,
+    };
+    world.hub_mut().session.observe("site0", Box::new(faulty));
+    world.send_up(0, 0, 5);
+    world.run(2 * SECOND);
+    assert_eq!(world.transports_up(0), ["quic"], "it is back");
+    let drops = world.hub().session.status().drops;
+    assert_eq!(drops["internal_errors"], 1);
+    assert!(drops["log_lines"] >= left_out, "{}", drops["log_lines"]);
+}
+
+/// A scheduler that fails when a path is gone: a connection of a site has ended.
+struct FailsAtTheEnd;
+
+impl Policy for FailsAtTheEnd {
+    fn pick(&mut self, _: Instant, _: &Head, _: &[PathView]) -> Decision {
+        Decision::WaitAll
+    }
+
+    fn on_path_removed(&mut self, _: PathId) {
+        panic!("an error when a path of one tunnel ends");
+    }
+
+    fn reason(&self) -> String {
+        String::new()
+    }
+}
+
+#[test]
+fn a_panic_when_a_connection_ends_costs_no_other_site_anything() {
+    let mut world = World::new(&Spec {
+        sites: 2,
+        ..Spec::default()
+    });
+    world.run(SECOND);
+    world.set_policy(0, Side::Down, Box::new(FailsAtTheEnd));
+    // Nobody says goodbye: the hub finds out by itself.
+    world.kill_site(0);
+    for number in 0..400 {
+        world.send_up(1, number, 1);
+        world.send_down(1, number, 1);
+        world.run(ms(300));
+    }
+    let status = world.hub().session.status();
+    assert_eq!(status.drops["internal_errors"], 1);
+    assert_eq!(world.hub().delivered.len(), 400);
+    assert_eq!(world.site(1).delivered.len(), 400);
+    world.start_site(0);
+    world.run(2 * SECOND);
+    assert_eq!(world.transports_up(0), ["quic", "quic"], "it is back");
 }
 
 #[test]

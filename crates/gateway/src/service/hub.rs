@@ -185,12 +185,6 @@ impl Hub {
                     Asked::Reload => reload_and_log(&self.reload),
                 },
                 event = self.events.recv() => match event {
-                    Some(EngineEvent::TunnelUp { peer }) => {
-                        tracing::info!(site = peer, "tunnel is up");
-                    }
-                    Some(EngineEvent::TunnelDown { peer }) => {
-                        tracing::info!(site = peer, "tunnel is down");
-                    }
                     Some(EngineEvent::MtuChanged(mtu)) => {
                         tracing::debug!(mtu, "inner MTU changed");
                     }
@@ -203,7 +197,13 @@ impl Hub {
                         let admission = Arc::clone(&self.admission);
                         tokio::task::spawn_blocking(move || admission.confirm(&key));
                     }
-                    Some(EngineEvent::Assigned { .. } | EngineEvent::Key(_)) => {}
+                    // The engine writes tunnels down at a bounded pace for each site.
+                    Some(
+                        EngineEvent::TunnelUp { .. }
+                        | EngineEvent::TunnelDown { .. }
+                        | EngineEvent::Assigned { .. }
+                        | EngineEvent::Key(_),
+                    ) => {}
                     Some(EngineEvent::Stopped { error: Some(error) }) => {
                         anyhow::bail!("the engine failed: {error}");
                     }

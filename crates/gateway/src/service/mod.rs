@@ -28,12 +28,13 @@ mod watchdog;
 mod workers;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ropewalk_session::CommonSettings;
 use ropewalk_transport::Identity;
+use ropewalk_types::Lines;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -277,6 +278,7 @@ fn host_settings(common: &Common) -> HostSettings {
 
 fn event_channel() -> (EventSink, mpsc::Receiver<EngineEvent>) {
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+    let (start, lines) = (std::time::Instant::now(), Mutex::new(Lines::default()));
     let sink = EventSink::new(move |event| {
         let sent = if matches!(event, EngineEvent::Stopped { .. }) {
             // The last word of a thread: it can wait, and a hub without one of its workers must end.
@@ -287,7 +289,11 @@ fn event_channel() -> (EventSink, mpsc::Receiver<EngineEvent>) {
             sender.try_send(event).map_err(|error| error.to_string())
         };
         if let Err(error) = sent {
-            tracing::warn!(error, "an event of the engine was lost");
+            let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            if lines.allow(ropewalk_types::Instant::ZERO + start.elapsed()) {
+                let count = 1 + lines.take_left_out();
+                tracing::warn!(error, count, "events of the engine were lost");
+            }
         }
     });
     (sink, receiver)

@@ -15,7 +15,7 @@
 
 use bytes::Bytes;
 use ropewalk_transport::{Proof, PublicKey};
-use ropewalk_types::{Instant, count_steps};
+use ropewalk_types::{Instant, Pace, count_steps};
 use ropewalk_wire::{Control, emit_control};
 
 use super::Hub;
@@ -25,7 +25,6 @@ use super::tuning::{
 };
 use crate::keys::{OTHER_WORKER, TOO_OFTEN};
 use crate::links::{LinkId, Links};
-use crate::pace::Pace;
 use crate::session::Event;
 
 /// An invitation by which somebody has tried to join, or a site that has asked for another key.
@@ -100,7 +99,7 @@ impl Hub {
         }
         let refused = if site.is_none() {
             None
-        } else if self.others.worker_of(&key) != self.others.slice().index() {
+        } else if self.listed.worker_of(&key) != self.listed.slice().index() {
             // The connections of a site are all at one worker.
             Some(OTHER_WORKER)
         } else {

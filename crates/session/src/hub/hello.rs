@@ -7,15 +7,12 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_types::{Instant, PathId, count_steps};
+use ropewalk_types::{Instant, Lines, Pace, PathId};
 use ropewalk_wire::{Control, Hello, NoCommonVersion, Welcome, agree};
 
-use super::tuning::{
-    LINE_INTERVAL, LINES, MOVE_INTERVAL, MOVES, RESTART_INTERVAL, RESTARTS, SITES_MAX,
-};
+use super::tuning::{MOVE_INTERVAL, MOVES, RESTART_INTERVAL, RESTARTS, SITES_MAX};
 use super::{Hub, HubSite};
 use crate::links::{LinkId, Links};
-use crate::pace::Pace;
 use crate::peer::{Peer, PeerPath};
 use crate::settings::SiteEntry;
 
@@ -32,7 +29,7 @@ impl Hub {
         };
         let key = pending.key;
         // A site whose key has just changed goes on over its old connections for a while.
-        let of_site = |index: usize| Some(Arc::clone(&self.sites[index].as_ref()?.entry));
+        let of_site = |index: usize| Some(Arc::clone(&self.sites.get(index)?.entry));
         let entry = pending.site.and_then(of_site);
         let entry = entry.or_else(|| self.settings.sites.find(&key));
         let Some(entry) = entry.filter(|entry| entry.enabled) else {
@@ -46,29 +43,34 @@ impl Hub {
                 return;
             }
         };
-        let Some(index) = self.site_for(&entry, hello.session) else {
+        let Some(index) = self.site_for(now, &entry, hello.session) else {
             links.close(now, link, "the hub serves as many sites as it can");
             return;
         };
         self.ready.touch(index);
-        let Some(site) = self.sites[index].as_mut() else {
+        let Some(site) = self.sites.get_mut(index) else {
             return;
         };
         if site.session != hello.session && !site.restarts.allows(now, RESTART_INTERVAL, RESTARTS) {
             // The site says it again if it means it.
             return;
         }
-        if let Some(pending) = self.pending.get_mut(&link) {
+        if let Some(pending) = self.pending.get_mut(&link)
+            && pending.site.is_none()
+        {
             pending.site = Some(index);
+            site.links.push(link);
         }
         if site.session != hello.session {
-            if site.session != 0 && site.peer.tunnel.any_up() {
+            if site.session != 0 && site.peer.tunnel.any_up() && site.lines.allow(now) {
                 tracing::warn!(
                     site = entry.name,
                     "site started anew while connected; if this repeats, two machines use its key"
                 );
             }
-            tracing::info!(site = entry.name, "site connected");
+            if site.lines.allow(now) {
+                tracing::info!(site = entry.name, "site connected");
+            }
             self.starts += 1;
             self.keys.forget(&entry.name);
             site.peer.close_all(now, links, "the site has started anew");
@@ -110,10 +112,8 @@ impl Hub {
         let again = pending.is_some_and(|pending| std::mem::replace(&mut pending.refused, true));
         if !again {
             self.versions_refused += 1;
-            if self.version_lines.allows(now, LINE_INTERVAL, LINES) {
+            if self.version_lines.allow(now) {
                 tracing::warn!(site = entry.name, %problem, "a site is refused");
-            } else {
-                self.version_lines_left_out += 1;
             }
         }
         if hello.versions.has_ranges() {
@@ -176,7 +176,7 @@ impl Hub {
             _ if !site.moves.allows(now, MOVE_INTERVAL, MOVES) => return false,
             _ => {
                 let name = hello.name.clone();
-                if site.may_log(now) {
+                if site.lines.allow(now) {
                     tracing::info!(
                         site = site.entry.name,
                         path = name,
@@ -202,7 +202,7 @@ impl Hub {
     }
 
     fn welcome(&self, links: &mut Links, index: usize, link: LinkId, hello: &Hello) {
-        let Some(site) = &self.sites[index] else {
+        let Some(site) = self.sites.get(index) else {
             return;
         };
         let prefix = |ip: &IpAddr| {
@@ -228,51 +228,40 @@ impl Hub {
     }
 
     /// The slot of a site, made on its first visit.
-    fn site_for(&mut self, entry: &Arc<SiteEntry>, session: u64) -> Option<usize> {
-        if let Some(&index) = self.by_key.get(&entry.key) {
+    fn site_for(&mut self, now: Instant, entry: &Arc<SiteEntry>, session: u64) -> Option<usize> {
+        if let Some(index) = self.sites.find(&entry.key) {
             return Some(index);
         }
-        if self.by_key.len() >= SITES_MAX {
+        if self.sites.count() >= SITES_MAX {
             return None;
         }
-        let index = self
-            .sites
-            .iter()
-            .inspect(|_| count_steps(1))
-            .position(Option::is_none)
-            .unwrap_or_else(|| {
-                self.sites.push(None);
-                self.sites.len() - 1
-            });
         let scheduler = self.settings.common.scheduler_send;
         let (name, seed) = (entry.name.clone(), self.random.next_u64());
         let common = &self.settings.common;
         let mut peer = Peer::new(name, entry.key, scheduler, common, None, seed);
         peer.set_rate(entry.rate);
-        self.paced |= entry.rate.is_some();
         self.admissions += 1;
-        self.sites[index] = Some(HubSite {
+        let mut lines: Lines = self
+            .lines_of_dropped
+            .remove(&entry.name)
+            .unwrap_or_default();
+        if lines.allow(now) {
+            tracing::info!(site = entry.name, "site connected");
+        }
+        Some(self.sites.insert(HubSite {
             peer,
             entry: Arc::clone(entry),
             session,
             hub_session: self.session.wrapping_add(self.admissions),
             restarts: Pace::default(),
             schedulers: Pace::default(),
-            lines: Pace::default(),
-            lines_left_out: 0,
+            lines,
             moves: Pace::default(),
             fixed_scheduler: false,
             spoofed: 0,
             memory: 0,
             next_key: None,
-        });
-        tracing::info!(site = entry.name, "site connected");
-        self.by_key.insert(entry.key, index);
-        for &address in &entry.addresses {
-            self.by_address.insert(address, index);
-        }
-        let networks = entry.networks.iter().map(|net| (*net, index));
-        self.by_network.extend(networks);
-        Some(index)
+            links: Vec::new(),
+        }))
     }
 }

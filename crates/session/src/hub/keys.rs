@@ -12,9 +12,10 @@ use ropewalk_types::Instant;
 use ropewalk_wire::Control;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Hub;
 use super::enrolment::Invited;
+use super::listed::Listed;
 use super::tuning::{ANNOUNCE_INTERVAL, OLD_KEY_GRACE, TICK};
+use super::{Hub, HubSite};
 use crate::keys::{KeyEvent, KeyStep};
 use crate::links::{LinkId, Links};
 use crate::session::Event;
@@ -46,11 +47,8 @@ impl Keys {
     }
 
     /// Sites that are listed no more have asked for nothing.
-    pub(super) fn keep_asking(&mut self, sites: &[Arc<SiteEntry>]) {
-        if !self.asking.is_empty() {
-            let names: FxHashSet<_> = sites.iter().map(|site| site.name.as_str()).collect();
-            self.asking.retain(|name, _| names.contains(name.as_str()));
-        }
+    pub(super) fn keep_asking(&mut self, sites: &Listed) {
+        self.asking.retain(|name, _| sites.has(name));
     }
 
     pub(super) const fn next(&self) -> Option<&Identity> {
@@ -92,12 +90,15 @@ impl Hub {
         {
             self.keys.announce = now + ANNOUNCE_INTERVAL;
             let key = *next.public_key().as_bytes();
-            for (index, site) in self.sites.iter_mut().enumerate() {
-                if let Some(site) = site
-                    && site.session != 0
-                    && !self.keys.knowing.contains(&site.entry.name)
-                {
-                    site.peer.send_control(links, &Control::HubKey { key });
+            for index in self.sites.indices() {
+                let unknowing = |site: &HubSite| {
+                    site.session != 0 && !self.keys.knowing.contains(&site.entry.name)
+                };
+                if self.sites.get(index).is_some_and(unknowing) {
+                    let tell = |site: &mut HubSite| {
+                        site.peer.send_control(links, &Control::HubKey { key });
+                    };
+                    self.sites.with(index, tell);
                     self.ready.touch(index);
                 }
             }
@@ -107,13 +108,14 @@ impl Hub {
         self.keys.old = left;
         for (key, _) in over {
             let why = "the site has another key now";
-            self.close_pending(now, links, why, |pending| pending.key == key);
+            let over = self.links_of.get(&key).cloned().unwrap_or_default();
+            self.close_links(now, links, why, &over);
         }
     }
 
     /// Tells a site that has just connected.
     pub(super) fn announce_key(&self, links: &mut Links, index: usize, link: LinkId) {
-        if let (Some(next), Some(site)) = (&self.keys.next, &self.sites[index])
+        if let (Some(next), Some(site)) = (&self.keys.next, self.sites.get(index))
             && !self.keys.knowing.contains(&site.entry.name)
         {
             let key = *next.public_key().as_bytes();
@@ -123,7 +125,7 @@ impl Hub {
 
     /// A site says that it knows a key of the hub.
     pub(super) fn on_key_known(&mut self, index: usize, key: PublicKey) {
-        if let (Some(next), Some(site)) = (&self.keys.next, &self.sites[index])
+        if let (Some(next), Some(site)) = (&self.keys.next, self.sites.get(index))
             && next.public_key() == key
         {
             self.keys.knowing.insert(site.entry.name.clone());
@@ -132,7 +134,7 @@ impl Hub {
 
     /// A site has said hello on a connection with this key.
     pub(super) fn on_key_used(&mut self, now: Instant, index: usize, key: PublicKey) {
-        let Some(site) = &mut self.sites[index] else {
+        let Some(site) = self.sites.get_mut(index) else {
             return;
         };
         if key != site.entry.key && self.settings.sites.is_next(&key) {
@@ -149,7 +151,7 @@ impl Hub {
 
     /// The entry of a site as the directory has it now, also if its key has changed as the site wanted.
     pub(super) fn renewed(&self, index: usize) -> Option<Arc<SiteEntry>> {
-        let site = self.sites[index].as_ref()?;
+        let site = self.sites.get(index)?;
         let directory = &self.settings.sites;
         let entry = directory.find(&site.entry.key);
         let entry = entry.or_else(|| directory.find(&site.next_key?));
@@ -158,19 +160,20 @@ impl Hub {
 
     /// A site has this entry from now on.
     pub(super) fn take_entry(&mut self, now: Instant, index: usize, entry: Arc<SiteEntry>) {
-        let Some(site) = &mut self.sites[index] else {
+        let rate = entry.rate;
+        let Some(former) = self.sites.replace(index, Arc::clone(&entry)) else {
             return;
         };
-        site.peer.set_rate(entry.rate);
-        if entry.key != site.entry.key {
+        let Some(site) = self.sites.get_mut(index) else {
+            return;
+        };
+        site.peer.set_rate(rate);
+        if entry.key != former.key {
             tracing::info!(site = entry.name, key = %entry.key, "the site has its next key; the former one has ended");
-            self.by_key.remove(&site.entry.key);
-            self.by_key.insert(entry.key, index);
-            self.keys.old.push((site.entry.key, now + OLD_KEY_GRACE));
-            self.tick = self.tick.min(now + TICK);
             site.peer.key = entry.key;
             site.next_key = None;
+            self.keys.old.push((former.key, now + OLD_KEY_GRACE));
+            self.tick = self.tick.min(now + TICK);
         }
-        site.entry = entry;
     }
 }

@@ -7,29 +7,27 @@
 //! the networks of its sites: packets to them go to it, and may come from it.
 
 mod addresses;
-mod elsewhere;
 mod enrolment;
 #[cfg(debug_assertions)]
 mod fault;
-mod guard;
 mod hello;
 mod keys;
+mod listed;
+mod sites;
 #[cfg(test)]
 mod tests;
 mod tuning;
 
-use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use ipnet::IpNet;
 use ropewalk_api::{Direction, KeyRotation, TunnelStatus};
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
 use ropewalk_transport::{KeyCheck, PublicKey, SocketId, TransportError};
-use ropewalk_types::{Instant, PacketInfo, PathId, Random, count_steps, source_of};
+use ropewalk_types::{Instant, Lines, Pace, PacketInfo, PathId, Random, count_steps, source_of};
 use ropewalk_wire::{Control, Datagram, HEADROOM, Versions};
 use rustc_hash::FxHashMap;
 
@@ -38,7 +36,6 @@ use crate::intake::{Sender, Share};
 use crate::io::Sockets;
 use crate::keys::elsewhere;
 use crate::links::{LinkEvent, LinkId, Links, Received};
-use crate::pace::Pace;
 use crate::peer::Peer;
 use crate::ready::ReadySet;
 use crate::session::{Elsewhere, Event, Role, Session, sealed};
@@ -46,17 +43,14 @@ use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::SessionStatus;
 use crate::tuning::{ROUND_PACKETS, ROUNDS};
 use addresses::is_link_local;
-use elsewhere::Others;
 use enrolment::Invited;
 #[cfg(debug_assertions)]
 pub use fault::plant_fault;
-use guard::guarded;
 use keys::Keys;
+use listed::Listed;
+use sites::{Sites, guarded};
 pub use tuning::SITES_MAX;
-use tuning::{
-    DUE_AGAIN, HELLO_WAIT, LINE_INTERVAL, LINES, LINKS_PER_KEY, SCHEDULER_INTERVAL, SCHEDULERS,
-    TICK,
-};
+use tuning::{DUE_AGAIN, HELLO_WAIT, LINKS_PER_KEY, SCHEDULER_INTERVAL, SCHEDULERS, TICK};
 
 /// A site that has said hello.
 #[derive(Debug)]
@@ -75,9 +69,7 @@ struct HubSite {
     /// How often its wish may change how the hub schedules what goes to it.
     schedulers: Pace,
     /// How often it may cause lines in the log.
-    lines: Pace,
-    /// Lines that it would have caused beyond that.
-    lines_left_out: u64,
+    lines: Lines,
     /// Scheduler fixed by the operator of the hub; the site's wish does not count then.
     fixed_scheduler: bool,
     spoofed: u64,
@@ -85,6 +77,8 @@ struct HubSite {
     memory: u64,
     /// The key that it will have, once it has connected with that.
     next_key: Option<PublicKey>,
+    /// The connections that have said hello for it.
+    links: Vec<LinkId>,
 }
 
 impl HubSite {
@@ -94,11 +88,13 @@ impl HubSite {
             || self.schedulers.allows(now, SCHEDULER_INTERVAL, SCHEDULERS)
     }
 
-    /// Whether it may cause another line in the log.
-    fn may_log(&mut self, now: Instant) -> bool {
-        let may = self.lines.allows(now, LINE_INTERVAL, LINES);
-        self.lines_left_out += u64::from(!may);
-        may
+    /// Writes down that its tunnel is up or down.
+    fn log_event(&mut self, now: Instant, event: &Event) {
+        let up = matches!(event, Event::TunnelUp { .. });
+        if self.lines.allow(now) {
+            let site = &self.entry.name;
+            tracing::info!(site, "tunnel is {}", if up { "up" } else { "down" });
+        }
     }
 }
 
@@ -114,6 +110,22 @@ struct Pending {
     enrolling: Option<(PublicKey, Instant)>,
 }
 
+/// What a site did in its turn to send.
+struct Pumped {
+    /// Packets that it sent.
+    sent: usize,
+    /// Whether it may have more.
+    more: bool,
+    /// When its timers want to be looked at.
+    due: Option<Instant>,
+    /// Largest inner packet that its paths take whole, bytes.
+    mtu: Option<usize>,
+    /// Memory of its packets now, bytes.
+    memory: u64,
+    /// Whether its tunnel has just gone up or down.
+    event: Option<Event>,
+}
+
 /// The role of a hub.
 #[derive(Debug)]
 pub struct Hub {
@@ -121,13 +133,10 @@ pub struct Hub {
     versions: Versions,
     session: u64,
     random: Random,
-    sites: Vec<Option<HubSite>>,
-    by_key: FxHashMap<PublicKey, usize>,
-    by_address: FxHashMap<IpAddr, usize>,
-    /// Networks behind relays. They are few, and searched only for addresses that no site has.
-    by_network: Vec<(IpNet, usize)>,
-    /// The sites of other workers, and packets for them.
-    others: Others,
+    sites: Sites,
+    /// The sites that may connect.
+    listed: Listed,
+    /// Packets for sites of other workers.
     elsewhere: VecDeque<Elsewhere>,
     pending: FxHashMap<LinkId, Pending>,
     /// The connections of each key that has any, the oldest first; at most [`LINKS_PER_KEY`], and one
@@ -145,26 +154,20 @@ pub struct Hub {
     gone: Vec<usize>,
     /// Keys that change.
     keys: Keys,
-    /// Whether the rate of any site is bounded.
-    paced: bool,
     events: VecDeque<Event>,
     starts: u64,
     /// How often a site was let in that the hub did not know.
     admissions: u64,
-    /// Sites whose work panicked, to be dropped at the next opportunity.
-    failed: Vec<usize>,
-    /// How often that happened.
+    /// How often the work for a site has panicked.
     panics: u64,
-    /// How often that may cause lines in the log: a site that is dropped and comes back begins its own count anew.
-    panic_lines: Pace,
-    /// Lines that were left out because of that.
-    panic_lines_left_out: u64,
+    /// How often that may cause lines in the log: of any of the sites.
+    panic_lines: Lines,
+    /// How often sites that were dropped may cause lines once they are back, by name.
+    lines_of_dropped: FxHashMap<String, Lines>,
     /// Connections of sites that speak no version of the hub.
     versions_refused: u64,
     /// How often they may cause lines in the log: any of the sites.
-    version_lines: Pace,
-    /// Lines that were left out because of that.
-    version_lines_left_out: u64,
+    version_lines: Lines,
     unroutable: u64,
     /// Packets from the interface that are not whole IP packets.
     invalid_inner: u64,
@@ -211,11 +214,8 @@ impl Hub {
             versions: Versions::OURS,
             session: environment.session,
             random: Random::new(environment.tunnels),
-            sites: Vec::new(),
-            by_key: FxHashMap::default(),
-            by_address: FxHashMap::default(),
-            by_network: Vec::new(),
-            others: Others::new(environment.slice, &settings),
+            sites: Sites::default(),
+            listed: Listed::new(environment.slice, &settings),
             elsewhere: VecDeque::new(),
             pending: FxHashMap::default(),
             links_of: FxHashMap::default(),
@@ -226,17 +226,14 @@ impl Hub {
             memory: 0,
             gone: Vec::new(),
             keys: Keys::default(),
-            paced: false,
             events: VecDeque::new(),
             starts: 0,
             admissions: 0,
-            failed: Vec::new(),
             panics: 0,
-            panic_lines: Pace::default(),
-            panic_lines_left_out: 0,
+            panic_lines: Lines::default(),
+            lines_of_dropped: FxHashMap::default(),
             versions_refused: 0,
-            version_lines: Pace::default(),
-            version_lines_left_out: 0,
+            version_lines: Lines::default(),
             unroutable: 0,
             invalid_inner: 0,
             link_local: 0,
@@ -253,68 +250,48 @@ impl Hub {
 
     /// The sites that have said hello since the hub started.
     pub fn peers(&self) -> impl Iterator<Item = &Peer> {
-        self.sites.iter().flatten().map(|site| &site.peer)
-    }
-
-    /// The site that a packet to this address goes to.
-    fn site_of(&self, ip: IpAddr) -> Option<usize> {
-        let behind = |&&(net, _): &&(IpNet, usize)| net.contains(&ip);
-        self.by_address
-            .get(&ip)
-            .or_else(|| Some(&self.by_network.iter().find(behind)?.1))
-            .copied()
+        self.sites.iter().map(|site| &site.peer)
     }
 
     fn drop_site(&mut self, now: Instant, links: &mut Links, index: usize, why: &str) {
-        let Some(mut site) = self.sites[index].take() else {
+        let Some(mut site) = self.sites.remove(index) else {
             return;
         };
-        tracing::info!(site = site.entry.name, why, "site dropped");
         self.keys.forget(&site.entry.name);
         self.ready.settle(index, None, None);
         self.gone.push(index);
         self.memory -= site.memory;
-        self.by_key.remove(&site.entry.key);
-        self.by_address.retain(|_, &mut i| i != index);
-        self.by_network.retain(|&(_, i)| i != index);
+        let name = site.entry.name.clone();
+        self.lines_of_dropped.insert(name, site.lines);
+        let of_site = std::mem::take(&mut site.links);
         // The site may be here because of a panic, so its state may be anything.
         guarded(|| {
             site.peer.close_all(now, links, why);
             drop(site);
         });
-        self.close_pending(now, links, why, |pending| pending.site == Some(index));
+        self.close_links(now, links, why, &of_site);
     }
 
     /// Drops the sites whose work has panicked. They connect again.
     fn drop_failed(&mut self, now: Instant, links: &mut Links) {
-        while let Some(index) = self.failed.pop() {
-            if let Some(site) = &self.sites[index] {
+        while let Some(index) = self.sites.next_failed() {
+            if let Some(site) = self.sites.get(index) {
                 self.panics += 1;
-                if self.panic_lines.allows(now, LINE_INTERVAL, LINES) {
+                if self.panic_lines.allow(now) {
                     tracing::error!(
                         site = site.entry.name,
-                        "the program failed in the work for this site; please report the panic above"
+                        "the program failed in the work for this site, which is dropped; please report the panic above"
                     );
-                } else {
-                    self.panic_lines_left_out += 1;
                 }
                 self.drop_site(now, links, index, "internal error");
             }
         }
     }
 
-    /// Closes the connections that `over` says.
-    fn close_pending(
-        &mut self,
-        now: Instant,
-        links: &mut Links,
-        why: &str,
-        over: impl Fn(&Pending) -> bool,
-    ) {
-        count_steps(self.pending.len());
-        let over = self.pending.iter().filter(|(_, pending)| over(pending));
-        let over: Vec<LinkId> = over.map(|(link, _)| *link).collect();
-        for link in over {
+    /// Closes these connections.
+    fn close_links(&mut self, now: Instant, links: &mut Links, why: &str, over: &[LinkId]) {
+        count_steps(over.len());
+        for &link in over {
             links.close(now, link, why);
             self.forget_link(link);
         }
@@ -323,6 +300,9 @@ impl Hub {
     /// A connection is over; what was known of it.
     fn forget_link(&mut self, link: LinkId) -> Option<Pending> {
         let pending = self.pending.remove(&link)?;
+        if let Some(site) = pending.site.and_then(|index| self.sites.get_mut(index)) {
+            site.links.retain(|one| *one != link);
+        }
         if let Some(links) = self.links_of.get_mut(&pending.key) {
             links.retain(|one| *one != link);
             if links.is_empty() {
@@ -344,34 +324,53 @@ impl Hub {
         count_steps(of_key.len());
         let carries = |link: LinkId| {
             let site = self.pending.get(&link).and_then(|pending| pending.site);
-            let site = site.and_then(|index| self.sites[index].as_ref());
+            let site = site.and_then(|index| self.sites.get(index));
             let path = site.and_then(|site| site.peer.path_of(link));
             path.is_some_and(|(_, current)| current)
         };
         let oldest = of_key.iter().copied().find(|link| !carries(*link));
         if let Some(link) = oldest {
             links.close(now, link, "too many connections of this key");
-            if let Some(index) = self.forget_link(link).and_then(|pending| pending.site)
-                && let Some(site) = &mut self.sites[index]
-            {
-                site.peer.on_link_closed(now, link);
-            }
+            self.on_link_closed(now, link);
         }
     }
 
-    fn reload(&mut self, now: Instant, links: &mut Links) {
-        self.others = self.others.renewed(&self.settings.sites);
-        let directory = &self.settings.sites;
+    /// A connection is over, and with it its path if it has carried one: then the site.
+    fn on_link_closed(&mut self, now: Instant, link: LinkId) -> Option<&mut HubSite> {
+        let index = self.forget_link(link)?.site?;
+        self.ready.touch(index);
+        let close = |site: &mut HubSite| site.peer.on_link_closed(now, link);
+        self.sites.with(index, close).flatten()?;
+        self.sites.get_mut(index)
+    }
+
+    /// Takes in what has changed in the list of sites; how many it has.
+    fn reload(&mut self, now: Instant, links: &mut Links) -> usize {
+        let directory = Arc::clone(&self.settings.sites);
         self.invited.retain(|key, _| directory.is_invitation(key));
-        let sites = directory.all();
-        self.keys.keep_asking(&sites);
-        self.paced = sites.iter().any(|site| site.rate.is_some());
-        for index in 0..self.sites.len() {
+        let concerned: BTreeSet<usize> = match self.listed.follow(&directory) {
+            Some(keys) => (keys.iter())
+                .filter_map(|key| self.sites.find(key))
+                .collect(),
+            None => self.sites.indices().collect(),
+        };
+        self.keys.keep_asking(&self.listed);
+        count_steps(concerned.len());
+        for index in concerned {
             match self.renewed(index) {
                 Some(entry) => self.take_entry(now, index, entry),
-                None => self.drop_site(now, links, index, "the hub's list of sites changed"),
+                None => {
+                    let why = "the hub's list of sites changed";
+                    if let Some(site) = self.sites.get(index) {
+                        tracing::info!(site = site.entry.name, why, "site dropped");
+                    }
+                    self.drop_site(now, links, index, why);
+                }
             }
         }
+        let listed = &self.listed;
+        self.lines_of_dropped.retain(|name, _| listed.has(name));
+        directory.count()
     }
 
     fn set_scheduler(
@@ -382,23 +381,25 @@ impl Hub {
         name: Option<&str>,
     ) -> Result<usize, String> {
         let mut changed = 0;
-        for (index, site) in self.sites.iter_mut().enumerate() {
-            let Some(site) = site else { continue };
-            if name.is_some_and(|name| name != site.entry.name) {
+        for index in self.sites.indices() {
+            let site = self.sites.get(index);
+            if !site.is_some_and(|site| name.is_none_or(|name| name == site.entry.name)) {
                 continue;
             }
             self.ready.touch(index);
             changed += 1;
-            if direction != Direction::Receive {
-                site.peer.tunnel.set_scheduler(kind);
-                site.fixed_scheduler = true;
-                let control = Control::SchedulerIs { kind: kind.code() };
-                site.peer.send_control(links, &control);
-            }
-            if direction != Direction::Send {
-                let control = Control::Scheduler { kind: kind.code() };
-                site.peer.send_control(links, &control);
-            }
+            self.sites.with(index, |site| {
+                if direction != Direction::Receive {
+                    site.peer.tunnel.set_scheduler(kind);
+                    site.fixed_scheduler = true;
+                    let control = Control::SchedulerIs { kind: kind.code() };
+                    site.peer.send_control(links, &control);
+                }
+                if direction != Direction::Send {
+                    let control = Control::Scheduler { kind: kind.code() };
+                    site.peer.send_control(links, &control);
+                }
+            });
         }
         match name {
             Some(name) if changed == 0 => Err(format!("no site {name:?} is connected")),
@@ -416,7 +417,7 @@ impl Hub {
         link: LinkId,
         control: Control,
     ) {
-        let Some(site) = self.sites[index].as_mut() else {
+        let Some(site) = self.sites.get_mut(index) else {
             return;
         };
         match control {
@@ -448,7 +449,7 @@ impl Hub {
             Control::Goodbye => {
                 site.peer.close_all(now, links, "goodbye");
                 site.session = 0;
-                if site.may_log(now) {
+                if site.lines.allow(now) {
                     tracing::info!(site = site.entry.name, "site says goodbye");
                 }
             }
@@ -486,7 +487,7 @@ impl Hub {
         }
         let Some(index) = site else { return };
         self.ready.touch(index);
-        let Some(site) = self.sites[index].as_mut() else {
+        let Some(site) = self.sites.get_mut(index) else {
             return;
         };
         let Some((id, current)) = site.peer.path_of(link) else {
@@ -528,10 +529,7 @@ impl sealed::Role for Hub {
                 kind,
                 peer,
             } => self.set_scheduler(links, direction, kind, peer.as_deref()),
-            Command::ReloadSites => {
-                self.reload(now, links);
-                Ok(self.settings.sites.all().len())
-            }
+            Command::ReloadSites => Ok(self.reload(now, links)),
             Command::Enrolled {
                 invitation,
                 key,
@@ -564,13 +562,13 @@ impl sealed::Role for Hub {
     fn on_link(&mut self, now: Instant, links: &mut Links, link: LinkId, event: LinkEvent) {
         match event {
             LinkEvent::Connected { peer } => {
-                let worker = self.others.worker_of(&peer);
-                if worker != self.others.slice().index() {
+                let worker = self.listed.worker_of(&peer);
+                if worker != self.listed.slice().index() {
                     match link {
                         LinkId::Tls(stream) => links.move_stream(stream, peer, worker),
                         // Its first identifier named another group than that of its key.
                         LinkId::Quic(_) => {
-                            let group = self.others.group_of(&peer);
+                            let group = self.listed.group_of(&peer);
                             links.close(now, link, &elsewhere(group));
                         }
                     }
@@ -591,22 +589,19 @@ impl sealed::Role for Hub {
                 self.tick = self.tick.min(now + TICK);
             }
             LinkEvent::Closed { reason, .. } => {
-                let index = self.forget_link(link).and_then(|pending| pending.site);
-                let Some(index) = index else { return };
-                self.ready.touch(index);
-                if let Some(site) = &mut self.sites[index]
-                    && site.peer.on_link_closed(now, link).is_some()
-                    && site.may_log(now)
+                if let Some(site) = self.on_link_closed(now, link)
+                    && site.lines.allow(now)
                 {
                     tracing::info!(site = site.entry.name, reason, "path down");
                 }
             }
         }
+        self.drop_failed(now, links);
     }
 
     fn share(&self, link: Option<LinkId>) -> Share {
         let site = link.and_then(|link| self.pending.get(&link)?.site);
-        let site = site.and_then(|index| Some((index, self.sites[index].as_ref()?)));
+        let site = site.and_then(|index| Some((index, self.sites.get(index)?)));
         site.map_or(
             Share {
                 sender: Sender::Stranger,
@@ -622,7 +617,7 @@ impl sealed::Role for Hub {
     }
 
     fn is_paced(&self) -> bool {
-        self.paced
+        self.sites.any_rated()
     }
 
     fn poll_gone(&mut self) -> Option<Sender> {
@@ -633,7 +628,9 @@ impl sealed::Role for Hub {
         let link = received.link;
         if guarded(|| self.take_datagram(now, links, received)).is_none() {
             let site = self.pending.get(&link).and_then(|pending| pending.site);
-            self.failed.extend(site);
+            if let Some(index) = site {
+                self.sites.fail(index);
+            }
             self.drop_failed(now, links);
         }
     }
@@ -643,18 +640,18 @@ impl sealed::Role for Hub {
             self.invalid_inner += 1;
             return;
         };
-        let index = self.site_of(info.destination());
-        match index.and_then(|index| Some((index, self.sites[index].as_mut()?))) {
-            Some((index, site)) => {
+        match self.sites.at(info.destination()) {
+            Some(index) => {
                 self.ready.touch(index);
-                let tunnel = &mut site.peer.tunnel;
-                tunnel.set_room(room(&self.settings, self.memory, &site.entry));
-                if guarded(|| tunnel.handle_parsed(now, data, checksum_partial, &info)).is_none() {
-                    self.failed.push(index);
-                }
+                let (settings, memory) = (&self.settings, self.memory);
+                self.sites.with(index, |site| {
+                    let tunnel = &mut site.peer.tunnel;
+                    tunnel.set_room(room(settings, memory, &site.entry));
+                    tunnel.handle_parsed(now, data, checksum_partial, &info);
+                });
             }
             None if data.get(HEADROOM..).is_some_and(is_link_local) => self.link_local += 1,
-            None => match self.others.find(info.destination()) {
+            None => match self.listed.find(info.destination()) {
                 Some(worker) => self.elsewhere.push_back(Elsewhere {
                     worker,
                     data,
@@ -676,38 +673,30 @@ impl sealed::Role for Hub {
 
     fn end_batch(&mut self, now: Instant) {
         for index in self.ready.inbound() {
-            if let Some(site) = &mut self.sites[index]
-                && guarded(|| site.peer.tunnel.end_batch(now)).is_none()
-            {
-                self.failed.push(index);
-            }
+            self.sites
+                .with(index, |site| site.peer.tunnel.end_batch(now));
         }
     }
 
     fn poll_inner(&mut self) -> Option<Inner> {
         while let Some(index) = self.ready.first_inbound() {
-            if let Some(site) = &mut self.sites[index] {
+            let link_local = &mut self.link_local;
+            let inner = self.sites.with(index, |site| {
                 loop {
-                    let Some(next) = guarded(|| {
-                        let next = site.peer.tunnel.poll_inner();
-                        #[cfg(debug_assertions)]
-                        if next.is_some() {
-                            fault::meet(&site.entry.name);
-                        }
-                        next
-                    }) else {
-                        self.failed.push(index);
-                        break;
-                    };
-                    let Some(inner) = next else { break };
+                    let inner = site.peer.tunnel.poll_inner()?;
+                    #[cfg(debug_assertions)]
+                    fault::meet(&site.entry.name);
                     if source_of(inner.front()).is_some_and(|ip| site.entry.owns(&ip)) {
                         return Some(inner);
                     } else if is_link_local(inner.front()) {
-                        self.link_local += 1;
+                        *link_local += 1;
                     } else {
                         site.spoofed += 1;
                     }
                 }
+            });
+            if let Some(inner) = inner.flatten() {
+                return Some(inner);
             }
             self.ready.end_inbound();
         }
@@ -727,30 +716,40 @@ impl sealed::Role for Hub {
             && let Some(index) = self.ready.next_outbound()
         {
             let alone = !self.ready.has_outbound();
-            let Some(site) = &mut self.sites[index] else {
-                continue;
-            };
-            // A site has all rounds of a turn if no other has anything to do.
-            let rounds = if alone {
-                ROUNDS
-            } else {
-                site.entry.weight as usize
-            };
-            let rounds = rounds.min(left.div_ceil(ROUND_PACKETS));
-            let pumped = guarded(|| site.peer.pump(now, links, sockets, rounds));
-            let Some((sent, more)) = pumped else {
-                self.failed.push(index);
+            let done = self.sites.with(index, |site| {
+                // A site has all rounds of a turn if no other has anything to do.
+                let rounds = if alone {
+                    ROUNDS
+                } else {
+                    site.entry.weight as usize
+                };
+                let rounds = rounds.min(left.div_ceil(ROUND_PACKETS));
+                let peer = &mut site.peer;
+                let (sent, more) = peer.pump(now, links, sockets, rounds);
+                Pumped {
+                    sent,
+                    more,
+                    due: peer.poll_timeout(),
+                    mtu: peer.whole_max(),
+                    memory: peer.tunnel.memory(),
+                    event: peer.up_or_down(),
+                }
+            });
+            let Some(done) = done else {
                 self.drop_failed(now, links);
                 continue;
             };
-            left = left.saturating_sub(sent);
-            let (due, mtu) = (site.peer.poll_timeout(), site.peer.whole_max());
-            self.ready.settle(index, due, mtu);
-            let memory = site.peer.tunnel.memory();
-            self.memory = self.memory - site.memory + memory;
-            site.memory = memory;
-            self.events.extend(site.peer.up_or_down());
-            if more {
+            left = left.saturating_sub(done.sent);
+            self.ready.settle(index, done.due, done.mtu);
+            if let Some(site) = self.sites.get_mut(index) {
+                self.memory = self.memory - site.memory + done.memory;
+                site.memory = done.memory;
+                if let Some(event) = &done.event {
+                    site.log_event(now, event);
+                }
+            }
+            self.events.extend(done.event);
+            if done.more {
                 self.ready.touch_outbound(index);
             }
         }
@@ -758,16 +757,12 @@ impl sealed::Role for Hub {
 
     fn on_timeout(&mut self, now: Instant, links: &mut Links) {
         while let Some(index) = self.ready.next_due(now) {
-            let Some(site) = &mut self.sites[index] else {
-                continue;
-            };
-            let due = guarded(|| {
+            let due = self.sites.with(index, |site| {
                 site.peer.tunnel.handle_timeout(now);
                 site.peer.close_drained(now, links);
                 site.peer.poll_timeout()
             });
             let Some(due) = due else {
-                self.failed.push(index);
                 continue;
             };
             // What is still due is to be sent, and the site may have to wait for its turn to send.
@@ -778,8 +773,11 @@ impl sealed::Role for Hub {
         if self.tick > now {
             return;
         }
+        count_steps(self.pending.len());
         let mute = |g: &Pending| g.site.is_none() && now.since(g.since) > HELLO_WAIT;
-        self.close_pending(now, links, "no hello", mute);
+        let over = self.pending.iter().filter(|(_, pending)| mute(pending));
+        let over: Vec<LinkId> = over.map(|(link, _)| *link).collect();
+        self.close_links(now, links, "no hello", &over);
         self.tend_keys(now, links);
         let waiting = self.pending.values().any(|pending| pending.site.is_none());
         let waiting = waiting || self.keys.is_busy();
@@ -818,21 +816,31 @@ impl sealed::Role for Hub {
             .map(ToString::to_string)
             .collect();
         let mut spoofed = 0;
-        let mut lines_left_out =
-            self.panic_lines_left_out + self.invited_lines_left_out + self.version_lines_left_out;
-        for site in self.sites.iter().flatten() {
-            let mut tunnel = site.peer.status(links);
+        let mut lines_left_out = self.panic_lines.left_out()
+            + self.invited_lines_left_out
+            + self.version_lines.left_out();
+        for site in self.sites.iter() {
+            count_steps(1);
+            // Who only asks must not end the hub.
+            let tunnel = guarded(|| {
+                status.add_tunnel_drops(&site.peer.tunnel);
+                site.peer.status(links)
+            });
+            let mut tunnel = tunnel.unwrap_or_else(|| TunnelStatus {
+                peer: site.entry.name.clone(),
+                peer_key: site.entry.key.to_string(),
+                ..Default::default()
+            });
             tunnel.peer_addresses = site.entry.places();
             tunnel.knows_next_key = self.keys.is_known_to(&site.entry.name);
-            status.add_tunnel_drops(&site.peer.tunnel);
             spoofed += site.spoofed;
-            lines_left_out += site.lines_left_out;
+            lines_left_out += site.lines.left_out();
             status.tunnels.push(tunnel);
         }
         // Sites that have not connected yet are listed too.
-        for entry in self.settings.sites.all() {
-            let mine = self.others.worker_of(&entry.key) == self.others.slice().index();
-            if mine && !self.by_key.contains_key(&entry.key) {
+        for entry in self.listed.own() {
+            count_steps(1);
+            if self.sites.find(&entry.key).is_none() {
                 status.tunnels.push(TunnelStatus {
                     peer: entry.name.clone(),
                     peer_key: entry.key.to_string(),
@@ -842,6 +850,8 @@ impl sealed::Role for Hub {
                 });
             }
         }
+        let of_dropped = self.lines_of_dropped.values().map(Lines::left_out);
+        lines_left_out += of_dropped.sum::<u64>();
         *status.drops.entry("invalid_inner".into()).or_default() += self.invalid_inner;
         *status.drops.entry("internal_errors".into()).or_default() += self.panics;
         status.drops.insert("log_lines".into(), lines_left_out);
@@ -857,22 +867,26 @@ impl sealed::Role for Hub {
     }
 
     fn tunnel_mut(&mut self, peer: &str) -> Option<&mut Tunnel> {
-        let mut sites = self.sites.iter_mut().flatten();
-        let site = sites.find(|site| site.peer.name == peer)?;
-        Some(&mut site.peer.tunnel)
+        let named = |site: &HubSite| site.peer.name == peer;
+        let index = (self.sites.indices()).find(|index| self.sites.get(*index).is_some_and(named));
+        Some(&mut self.sites.get_mut(index?)?.peer.tunnel)
     }
 
     fn shutdown(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
-        for (index, site) in self.sites.iter_mut().enumerate() {
-            let Some(site) = site else { continue };
-            site.peer.tunnel.abandon(now);
-            self.ready.touch(index);
-            site.peer.send_control(links, &Control::Goodbye);
+        for index in self.sites.indices() {
+            let told = self.sites.with(index, |site| {
+                site.peer.tunnel.abandon(now);
+                site.peer.send_control(links, &Control::Goodbye);
+            });
+            if told.is_some() {
+                self.ready.touch(index);
+            }
         }
         // A closed connection sends nothing but its close.
         links.flush_all(now, sockets);
-        for site in self.sites.iter_mut().flatten() {
-            site.peer.close_all(now, links, "the hub stops");
+        for index in self.sites.indices() {
+            let close = |site: &mut HubSite| site.peer.close_all(now, links, "the hub stops");
+            self.sites.with(index, close);
         }
     }
 }

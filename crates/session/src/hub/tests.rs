@@ -9,7 +9,7 @@ use ropewalk_transport::{
     CongestionControl, ConnectionId, Endpoint, EndpointConfig, Identity, KeyCheck, Proof,
     PublicKey, Slice, SocketId, Transmit,
 };
-use ropewalk_types::{Duration, Ecn, Instant};
+use ropewalk_types::{Duration, Ecn, Instant, steps};
 use ropewalk_wire::{Control, Datagram, emit_control};
 
 use super::Hub;
@@ -17,8 +17,9 @@ use super::tuning::{INVITATION_ENROLS, LINKS_PER_KEY, REFUSALS};
 use crate::command::Command;
 use crate::io::{Sockets, StreamId};
 use crate::links::Links;
+use crate::session::sealed::Role as _;
 use crate::session::{Event, Session};
-use crate::settings::{CommonSettings, Environment, HubSettings, SiteDirectory};
+use crate::settings::{CommonSettings, Environment, HubSettings, SiteDirectory, SiteEntry};
 
 const HUB: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
@@ -115,6 +116,54 @@ fn a_panic_inside_the_quic_library_is_counted_in_the_status() {
         counts.push(hub.status().drops["internal_errors"]);
     }
     assert_eq!(counts, [1, 2], "and the hub goes on");
+}
+
+/// An entry of the list of sites.
+fn site(number: u32) -> SiteEntry {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&number.to_be_bytes());
+    SiteEntry {
+        name: number.to_string(),
+        key: PublicKey::from_bytes(bytes),
+        addresses: Vec::new(),
+        networks: Vec::new(),
+        enabled: true,
+        weight: 1,
+        rate: None,
+    }
+}
+
+#[test]
+fn rates_of_sites_that_are_not_connected_slow_nothing() {
+    let directory = Arc::new(SiteDirectory::default());
+    let environment = environment(std::time::Instant::now());
+    let mut hub = Session::hub(settings(Arc::clone(&directory)), &environment).unwrap();
+    let rated = |number| SiteEntry {
+        rate: Some(1_000_000),
+        ..site(number)
+    };
+    directory.replace((0..10).map(rated).collect());
+    let sites = hub.handle_command(Instant::from_millis(5), Command::ReloadSites);
+    assert_eq!(sites, Ok(10));
+    assert!(!hub.role().is_paced(), "no datagram has to be looked up");
+}
+
+#[test]
+fn the_status_of_one_worker_looks_at_no_site_of_others() {
+    let directory = Arc::new(SiteDirectory::new((0..4_000).map(site).collect()));
+    let mut all = 0;
+    for worker in 0..4 {
+        let mut environment = environment(std::time::Instant::now());
+        environment.slice = Slice::new(worker, 4).expect("there is such a worker");
+        let hub = Session::hub(settings(Arc::clone(&directory)), &environment).unwrap();
+        let before = steps();
+        let listed = hub.status().tunnels.len();
+        let cost = steps() - before;
+        assert!((500..1_500).contains(&listed), "{listed} sites");
+        assert_eq!(cost, listed as u64, "one look at each of its own");
+        all += listed;
+    }
+    assert_eq!(all, 4_000);
 }
 
 /// A hub with invitations, and somebody who holds one of them.

@@ -23,11 +23,6 @@ pub(super) const LINKS_PER_KEY: usize = 32;
 pub(super) const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 /// And this often in a row.
 pub(super) const RESTARTS: u32 = 4;
-/// A site causes a line in the log once in this time on average. Longer: a shorter log, of which one site
-/// fills less.
-pub(super) const LINE_INTERVAL: Duration = Duration::from_secs(1);
-/// And this often in a row: a line for the start, the end and every path of a site, and a few besides.
-pub(super) const LINES: u32 = 40;
 /// The scheduler towards a site changes on its wish once in this time on average, as each change costs tables. Longer:
 /// a user who tries schedulers waits, a site that changes again and again costs less.
 pub(super) const SCHEDULER_INTERVAL: Duration = Duration::from_millis(100);

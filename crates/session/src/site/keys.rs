@@ -8,14 +8,13 @@
 
 use ropewalk_api::KeyRotation;
 use ropewalk_transport::{Identity, PublicKey};
-use ropewalk_types::{Instant, PathId};
+use ropewalk_types::{Instant, Pace, PathId};
 use ropewalk_wire::Control;
 
 use super::Site;
 use super::tuning::{KEY_INTERVAL, KEY_NOTES};
 use crate::keys::{KeyEvent, KeyStep, OTHER_WORKER};
 use crate::links::{LinkId, Links};
-use crate::pace::Pace;
 use crate::session::Event;
 
 /// The keys of a site beside the present ones of both sides.
