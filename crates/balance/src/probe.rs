@@ -117,7 +117,8 @@ impl Prober {
 
     fn open(&self, id: WayId, member: &Member) -> io::Result<Probed> {
         let mut token = [0; TOKEN_BYTES];
-        aws_lc_rs::rand::fill(&mut token).map_err(|_| io::Error::other("no random numbers"))?;
+        ropewalk_crypto::rand::fill(&mut token)
+            .map_err(|_| io::Error::other("no random numbers"))?;
         let mark = marks::key(id.0) | OWN;
         let echo = Echo::open(&member.name, id.1 == Family::V6, mark, token)?;
         let echo = Arc::new(echo);

@@ -196,7 +196,7 @@ fn series(
     method: CapacityProbe,
 ) -> io::Result<Option<Rate>> {
     let mut token = [0; TOKEN_BYTES];
-    aws_lc_rs::rand::fill(&mut token).map_err(|_| io::Error::other("no random numbers"))?;
+    ropewalk_crypto::rand::fill(&mut token).map_err(|_| io::Error::other("no random numbers"))?;
     let mark = marks::key(number) | OWN;
     let echo = Echo::open(interface, target.is_ipv6(), mark, token)?;
     match method {

@@ -22,11 +22,11 @@
 use std::fmt;
 
 use anyhow::Context;
-use aws_lc_rs::digest::{SHA256, digest};
-use aws_lc_rs::hkdf;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ipnet::IpNet;
+use ropewalk_crypto::digest::{SHA256, digest};
+use ropewalk_crypto::hkdf;
 use ropewalk_transport::{Identity, PublicKey};
 use zeroize::Zeroizing;
 
@@ -72,7 +72,7 @@ impl Secret {
     /// The system does not give random numbers.
     pub fn generate() -> anyhow::Result<Self> {
         let mut bytes = Zeroizing::new([0; SECRET_BYTES]);
-        aws_lc_rs::rand::fill(bytes.as_mut_slice())
+        ropewalk_crypto::rand::fill(bytes.as_mut_slice())
             .ok()
             .context("the system gives no random numbers")?;
         Ok(Self(bytes))

@@ -15,13 +15,13 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use ropewalk_crypto::constant_time::verify_slices_are_equal;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -145,7 +145,7 @@ fn same(one: &str, other: &str) -> bool {
 /// So many random bytes, in hexadecimal digits.
 fn random<const BYTES: usize>() -> anyhow::Result<String> {
     let mut bytes = [0; BYTES];
-    aws_lc_rs::rand::fill(&mut bytes)
+    ropewalk_crypto::rand::fill(&mut bytes)
         .map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -1,12 +1,12 @@
 //! Texts that come from elsewhere: tokens, configuration files, requests to the API, and traces.
 
 use crate::input::Input;
-use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ropewalk_api::{LEAVING_SECONDS_MAX, PathRequest, PathUse, SchedulerRequest};
 use ropewalk_config::token::Token;
 use ropewalk_config::{balance, hub, relay, site, values};
+use ropewalk_crypto::digest::{SHA256, digest};
 use ropewalk_netem::{CapacityTrace, LinkPlan, units};
 use std::path::Path;
 use std::time::Duration;

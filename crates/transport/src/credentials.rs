@@ -7,15 +7,14 @@
 
 use std::sync::Arc;
 
+use ropewalk_crypto::tls;
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
     client::{
         AlwaysResolvesClientRawPublicKeys, Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
-    crypto::{
-        CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature_with_raw_key,
-    },
+    crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key},
     pki_types::{
         CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
     },
@@ -60,7 +59,7 @@ fn spki_of_key(key: &PublicKey) -> Vec<u8> {
 /// Cipher suites by speed: with AES instructions AES-128-GCM costs least, without them ChaCha20.
 /// One key exchange group keeps the client's hello within one packet.
 fn provider() -> CryptoProvider {
-    use aws_lc_rs::cipher_suite::{
+    use tls::cipher_suite::{
         TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
     };
     let mut cipher_suites = vec![
@@ -73,8 +72,8 @@ fn provider() -> CryptoProvider {
     }
     CryptoProvider {
         cipher_suites,
-        kx_groups: vec![aws_lc_rs::kx_group::X25519],
-        ..aws_lc_rs::default_provider()
+        kx_groups: vec![tls::kx_group::X25519],
+        ..tls::default_provider()
     }
 }
 

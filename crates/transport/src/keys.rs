@@ -6,9 +6,9 @@
 use core::{fmt, str::FromStr};
 use std::sync::Arc;
 
-use aws_lc_rs::hkdf;
-use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use base64::{Engine, engine::general_purpose::STANDARD};
+use ropewalk_crypto::hkdf;
+use ropewalk_crypto::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use zeroize::Zeroizing;
 
@@ -103,7 +103,7 @@ impl Identity {
     /// # Errors The system does not give random numbers.
     pub fn generate() -> Result<Self, TransportError> {
         let mut seed = Zeroizing::new([0; KEY_BYTES]);
-        aws_lc_rs::rand::fill(seed.as_mut_slice()).map_err(|_| TransportError::Random)?;
+        ropewalk_crypto::rand::fill(seed.as_mut_slice()).map_err(|_| TransportError::Random)?;
         Self::from_seed(*seed).map_err(|_| TransportError::Random)
     }
 

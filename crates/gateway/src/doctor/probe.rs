@@ -52,7 +52,7 @@ pub fn udp(
         group: None,
     })?;
     let mut ids = [0; 2 * ID_BYTES];
-    aws_lc_rs::rand::fill(&mut ids).map_err(|_| io::Error::other("no random numbers"))?;
+    ropewalk_crypto::rand::fill(&mut ids).map_err(|_| io::Error::other("no random numbers"))?;
     let packet = probe_packet(&ids, payload);
     let mut receiver = UdpReceiver::default();
     for _ in 0..TRIES {

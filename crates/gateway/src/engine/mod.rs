@@ -66,7 +66,7 @@ fn udp_payload_max_here() -> u16 {
 /// A random number of the system.
 pub(crate) fn random_u64() -> anyhow::Result<u64> {
     let mut bytes = [0; 8];
-    aws_lc_rs::rand::fill(&mut bytes)
+    ropewalk_crypto::rand::fill(&mut bytes)
         .map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
     Ok(u64::from_ne_bytes(bytes))
 }

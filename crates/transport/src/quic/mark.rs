@@ -12,9 +12,9 @@
 //! times such a packet gets an answer, so that a site with a wrong key of the hub learns of that. Somebody
 //! who sees a first packet can repeat its mark.
 
-use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::{digest, hmac};
 use quinn_proto::ConnectionId;
+use ropewalk_crypto::constant_time::verify_slices_are_equal;
+use ropewalk_crypto::{digest, hmac};
 
 use crate::PublicKey;
 

@@ -10,13 +10,13 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use aws_lc_rs::{hkdf, hmac};
 use quinn_proto::{
     AckFrequencyConfig, ClientConfig, ConnectionId, ConnectionIdGenerator, IdleTimeout,
     MtuDiscoveryConfig, NoneTokenStore, RandomConnectionIdGenerator, ServerConfig, TimeSource,
     TransportConfig, VarInt,
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
+use ropewalk_crypto::{hkdf, hmac};
 
 use super::{
     ConnectOptions, EndpointConfig,
@@ -165,7 +165,7 @@ pub(super) fn server(
     let crypto = server_crypto(&config.identity, allowed)?;
     let mut secret = config.seed.unwrap_or_default();
     if config.seed.is_none() {
-        aws_lc_rs::rand::fill(&mut secret).map_err(|_| TransportError::Random)?;
+        ropewalk_crypto::rand::fill(&mut secret).map_err(|_| TransportError::Random)?;
     }
     let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, b"ropewalk retry").extract(&secret);
     let mut server = ServerConfig::new(crypto, Arc::new(token_key));
@@ -224,7 +224,7 @@ fn first_id(
             let word = random(seed).next_u64() ^ attempt;
             bytes = ropewalk_types::Random::new(word).next_u64().to_le_bytes();
         }
-        None => aws_lc_rs::rand::fill(&mut bytes).map_err(|_| TransportError::Random)?,
+        None => ropewalk_crypto::rand::fill(&mut bytes).map_err(|_| TransportError::Random)?,
     }
     Ok(Marks::new(hub).first_id(group, bytes))
 }
