@@ -4,6 +4,8 @@
 //! Every descriptor is non-blocking and offers `AsFd`, so that one event loop waits on all.
 //! `unsafe` stays in `sys`, but for one call in `netns`; the other modules are safe code above it.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod calls;
 pub mod challenge;
 mod checksum;
 pub mod clock;

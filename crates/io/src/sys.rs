@@ -39,9 +39,10 @@ pub(crate) fn set_interface_mtu(socket: BorrowedFd<'_>, name: &str, mtu: usize) 
     let mut request = interface_request(name)?;
     request.ifr_ifru.ifru_mtu =
         libc::c_int::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // The number of the request has another type in each C library.
+    let change = libc::SIOCSIFMTU as _;
     // SAFETY: SIOCSIFMTU reads one `ifreq`, which `request` is.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU, &raw const request) })
-        .map(drop)
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), change, &raw const request) }).map(drop)
 }
 
 /// Makes a copy of this process; true in the copy. The caller has one thread, so that no lock is held
@@ -73,6 +74,7 @@ pub(crate) fn ignore_stop_signals() {
 
 /// Adds a filter of system calls to this thread and those that it will make. What it refuses is
 /// logged where the kernel logs (`kernel.seccomp.actions_logged`).
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) fn add_filter(program: &[seccompiler::sock_filter]) -> io::Result<()> {
     let copied = program.iter().map(|step| libc::sock_filter {
         code: step.code,
@@ -394,13 +396,13 @@ impl ControlWriter<'_> {
         );
         let place = &mut self.control.0[self.used..end];
         place.fill(MaybeUninit::new(0));
-        let header = libc::cmsghdr {
-            cmsg_len: length as _,
-            cmsg_level: level,
-            cmsg_type: kind,
-        };
+        // SAFETY: `cmsghdr` is plain data for which all zeros are valid. musl has padding in it.
+        let mut header: libc::cmsghdr = unsafe { mem::zeroed() };
+        header.cmsg_len = length as _;
+        header.cmsg_level = level;
+        header.cmsg_type = kind;
         // SAFETY: `place` is `CMSG_SPACE` bytes, aligned for `cmsghdr` because the buffer is
-        // aligned to 8 and every space is a multiple of 8; header and contents fit it.
+        // aligned to 8 and every space is a multiple of its alignment; header and contents fit it.
         unsafe {
             let start = place.as_mut_ptr().cast::<libc::cmsghdr>();
             start.write(header);
