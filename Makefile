@@ -3,7 +3,7 @@ CARGO ?= cargo
 # Programs, tests and benchmarks share one optimised profile: dependencies are compiled once.
 PROFILE := --release
 
-.PHONY: help demo test fuzz check build docs manual deb bench clean
+.PHONY: help demo test fuzz check build docs manual deb release bench clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ build: ## the programs, in target/release
 
 deb: ## a Debian package of the programs, in target/debian
 	@./packaging/deb.sh
+
+release: ## every package, for every machine, in dist: `make release ARGS="x86_64 deb"`
+	@./scripts/release $(ARGS)
 
 bench: build ## the benchmarks of crates/e2e, short (as root)
 	@./scripts/packages test
