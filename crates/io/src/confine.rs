@@ -86,6 +86,7 @@ pub fn restrict_calls(_: Keeps) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys;
     use std::net::UdpSocket;
     use std::os::unix::process::CommandExt;
     use std::process::Command;
