@@ -186,9 +186,11 @@ fn sent(world: &mut World) -> Vec<(SocketAddr, Ecn, BytesMut)> {
     let sent = world
         .take_taps()
         .filter(|tap| tap.side == Side::Up && tap.leaves);
-    let sent = sent.filter_map(|tap| match tap.packet.body {
-        Body::Udp(ecn, data) => Some((tap.packet.from, ecn, data)),
-        _ => None,
+    let sent = sent.filter_map(|tap| {
+        let Body::Udp(ecn, data) = tap.packet.body else {
+            return None;
+        };
+        Some((tap.packet.from, ecn, data))
     });
     sent.collect()
 }

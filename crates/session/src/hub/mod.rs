@@ -382,8 +382,10 @@ impl Hub {
     ) -> Result<usize, String> {
         let mut changed = 0;
         for index in self.sites.indices() {
-            let site = self.sites.get(index);
-            if !site.is_some_and(|site| name.is_none_or(|name| name == site.entry.name)) {
+            let Some(site) = self.sites.get(index) else {
+                continue;
+            };
+            if name.is_some_and(|name| name != site.entry.name) {
                 continue;
             }
             self.ready.touch(index);

@@ -254,8 +254,8 @@ mod tests {
         }
         // Networks of 64 bits in one of 56, and then in one of 48; addresses in one of 16.
         let flood = (0..4_096_u128).map(|n| match n % 3 {
-            0 => Ipv6Addr::from_bits(0x2001_0db8_0001_0000 << 64 | n % 256 << 64).into(),
-            1 => Ipv6Addr::from_bits(0x2001_0db8_0002_0000 << 64 | n << 64).into(),
+            0 => Ipv6Addr::from_bits((0x2001_0db8_0001_0000 + n % 256) << 64).into(),
+            1 => Ipv6Addr::from_bits((0x2001_0db8_0002_0000 + n) << 64).into(),
             _ => IpAddr::from((0x0a01_0000 | n as u32).to_be_bytes()),
         });
         for (slot, from) in (2..).zip(flood) {
@@ -266,7 +266,7 @@ mod tests {
                     assert!(out.slot >= 2, "{from}: an honest handshake had to give way");
                     let tickets = handshakes.open.iter();
                     let ticket = tickets.filter(|(_, open)| open.id == out).map(|(t, _)| *t);
-                    let ticket = ticket.last().unwrap();
+                    let ticket = ticket.min().unwrap();
                     handshakes.end(ticket);
                 }
             }

@@ -373,9 +373,7 @@ fn stopped_or_silent_engine_is_reported_as_not_running() {
 fn a_question_for_health_asks_no_engine_for_its_state_and_notices_one_that_hangs() {
     let engine = |commands: Receiver<Command>| {
         // Nothing that is asked is ever answered.
-        commands
-            .into_iter()
-            .for_each(|command| std::mem::forget(command));
+        commands.into_iter().for_each(std::mem::forget);
     };
     let working = Gateway::start(true, engine);
     assert_eq!(
