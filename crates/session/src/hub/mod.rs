@@ -182,6 +182,12 @@ impl Session<Hub> {
         self.role_mut().versions = versions;
     }
 
+    /// Memory that packets of all sites take together as the hub counts it, bytes.
+    #[must_use]
+    pub const fn memory(&self) -> u64 {
+        self.role().memory
+    }
+
     /// A hub that asks for the sockets it listens on.
     ///
     /// # Errors

@@ -16,10 +16,10 @@ use super::hostile::Hostile;
 use super::story::{Story, What};
 use super::traffic::{TWICE, Traffic, addresses};
 use super::tuning::{
-    HOSTILE_INTERVAL, LEAK_MAX, LINKS_MOMENT, LINKS_TIME, LOOK, LOST_BEFORE, MEMORY_SLACK,
-    NUMBERED_INTERVAL, OFFER_INTERVAL, OFFER_SEGMENTS, PATHS_TIME, PROBATION, PROBATION_SHARE,
-    RETURN_ROUND_TRIPS, RETURN_TIME, RETURN_TIME_LOSSY, SETTLE, SPOOF_INTERVAL, STEPS_MAX,
-    STREAMS_TIME, TURNS_EACH, TURNS_FREE,
+    HOSTILE_INTERVAL, LEAK_MAX, LINKS_MOMENT, LINKS_TIME, LOOK, LOST_BEFORE, MEMORY_EACH,
+    MEMORY_SLACK, NUMBERED_INTERVAL, OFFER_INTERVAL, OFFER_SEGMENTS, PATHS_TIME, PROBATION,
+    PROBATION_SHARE, RETURN_ROUND_TRIPS, RETURN_TIME, RETURN_TIME_LOSSY, SETTLE, SPOOF_INTERVAL,
+    STEPS_MAX, STREAMS_TIME, TURNS_EACH, TURNS_FREE,
 };
 use super::{Outcome, Play, Violation};
 use crate::traffic::Outbox;
@@ -88,6 +88,8 @@ struct Stage<'a> {
     due: Due,
     offered: u64,
     looked: (u64, u64, u64),
+    /// Most memory that the tunnels of the hub took together, bytes.
+    most_memory: u64,
 }
 
 /// When things are due that come again and again.
@@ -181,7 +183,7 @@ impl<'a> Stage<'a> {
             story,
             how,
             traffic: (0..count)
-                .map(|site| Traffic::new(site, &mut random))
+                .map(|site| Traffic::new(site, story.numbered_bytes, &mut random))
                 .collect(),
             wanted: wanted.collect(),
             hub_stopped: 0,
@@ -204,6 +206,7 @@ impl<'a> Stage<'a> {
             },
             offered: 0,
             looked: (0, 0, 0),
+            most_memory: 0,
             hostile,
             world,
         }
@@ -242,6 +245,8 @@ impl<'a> Stage<'a> {
             self.settle()?;
         }
         self.tell("everything is over");
+        let (most, may) = (self.most_memory, story.hub_memory);
+        self.tell(&format!("the hub took {most} of {may} bytes of memory"));
         let last = self.story.last();
         self.returns(last)?;
         self.streams_end(last)?;
@@ -733,7 +738,6 @@ impl<'a> Stage<'a> {
             self.world.let_hub_fall_behind();
         }
         self.settle_excuses();
-        let mut memory = 0;
         for site in 0..self.traffic.len() {
             let tunnels = self.world.tunnels(site);
             for (end, tunnel) in ["site", "hub"].into_iter().zip(tunnels) {
@@ -744,7 +748,6 @@ impl<'a> Stage<'a> {
                         format!("site {site}, at the {end}: too many {excess}: {footprint:?}");
                     return self.broken("memory", what);
                 }
-                memory += if end == "hub" { tunnel.memory() } else { 0 };
             }
             Side::ALL
                 .into_iter()
@@ -753,8 +756,11 @@ impl<'a> Stage<'a> {
                 self.traffic[site].note_dropped(&ip);
             }
         }
-        if memory > self.story.hub_memory + MEMORY_SLACK {
-            let most = self.story.hub_memory;
+        let memory = self.memory_taken();
+        self.most_memory = self.most_memory.max(memory);
+        let most = self.story.hub_memory;
+        let sites = self.traffic.len() + usize::from(self.hostile.is_some());
+        if memory > most + MEMORY_SLACK + sites as u64 * MEMORY_EACH {
             return self.broken("memory", format!("the hub has {memory} of {most} bytes"));
         }
         let now = (self.world.turns(), self.world.sent(), self.offered);
@@ -962,6 +968,26 @@ impl<'a> Stage<'a> {
         (has[0] != all).then(|| format!("the hub has {has:?} links for {all} paths"))
     }
 
+    /// Memory that all tunnels of the hub take, that of the hostile site included, bytes.
+    fn memory_taken(&self) -> u64 {
+        if !self.world.hub_runs() {
+            return 0;
+        }
+        let peers = self.world.hub().session.role().peers();
+        peers.map(|peer| peer.tunnel().memory()).sum()
+    }
+
+    /// The hub counts the memory that its tunnels take. What it counts beyond that, sites may not take.
+    fn memory_is_counted(&self) -> Held {
+        let taken = self.memory_taken();
+        let counted = self.world.hub().session.memory();
+        if counted != taken {
+            let what = format!("the hub counts {counted} bytes, and its tunnels take {taken}");
+            return self.broken("memory", what);
+        }
+        Ok(())
+    }
+
     /// Links that nobody needs are closed, and at the end all are. On links that lose packets a path may be silent at
     /// any instant, and have an attempt beside its connection: the numbers fit at some time within [`LINKS_MOMENT`].
     fn leftovers(&mut self) -> Held {
@@ -974,6 +1000,7 @@ impl<'a> Stage<'a> {
             }
             self.run_to(self.world.now() + LOOK)?;
         }
+        self.memory_is_counted()?;
         for site in 0..self.traffic.len() {
             let left = self.world.stop_site(site);
             if left[1] > 0 {

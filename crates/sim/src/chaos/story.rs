@@ -7,7 +7,8 @@ use ropewalk_types::{Duration, Instant, Random, Rate, SchedulerKind};
 use std::fmt;
 
 use super::tuning::{
-    EVENTS, HOLD_MAX, LONG_MAX, QUEUE_PACKETS, SITES_MAX, SPAN, START, UPLINKS_MAX,
+    EVENTS, HOLD_MAX, LONG_MAX, NUMBERED_BYTES, QUEUE_PACKETS, SCARCE_BYTES, SCARCE_MEMORY,
+    SCARCE_SHARE, SITES_MAX, SPAN, START, UPLINKS_MAX,
 };
 
 /// What happens in a world.
@@ -21,6 +22,8 @@ pub struct Story {
     pub copies: f64,
     /// Memory of the hub for packets, bytes.
     pub hub_memory: u64,
+    /// Bytes of a numbered packet.
+    pub numbered_bytes: u32,
     /// Scheduler at the start.
     pub scheduler: SchedulerKind,
     /// No link loses or reorders packets, and no outage is longer than what is held: TCP segments of hosts get
@@ -88,6 +91,9 @@ pub enum What {
     Behind,
 }
 
+/// Tells the stream of chance for scarce memory from that of the story.
+const SCARCE: u64 = 1 << 40;
+
 /// A number between two, as likely in each order of magnitude.
 fn between(random: &mut Random, least: f64, most: f64) -> f64 {
     least * (most / least).powf(random.unit())
@@ -119,11 +125,20 @@ impl Story {
             .map(|_| event(&mut random.fork(), &sites, gentle, span))
             .collect();
         events.sort_by_key(|event| event.at);
+        let memory = if gentle { 1 << 30 } else { memory };
+        // A stream of its own: all else of a story is the same with much memory and with little.
+        let scarce = Random::new(seed ^ SCARCE).chance(SCARCE_SHARE);
+        let (hub_memory, numbered_bytes) = if scarce {
+            (SCARCE_MEMORY, SCARCE_BYTES)
+        } else {
+            (memory, NUMBERED_BYTES)
+        };
         let events = events.into_iter().enumerate();
         Self {
             seed,
             copies,
-            hub_memory: if gentle { 1 << 30 } else { memory },
+            hub_memory,
+            numbered_bytes,
             scheduler,
             gentle,
             hostile,

@@ -10,7 +10,7 @@ use ropewalk_plan::Congestion;
 use ropewalk_types::{Ecn, Instant, Random, source_of};
 use std::net::IpAddr;
 
-use super::tuning::{MTU, NUMBERED_BYTES};
+use super::tuning::MTU;
 use crate::headers::{Headers, site_address};
 use crate::host::{RECEIVE_WINDOW_BYTES, tcp};
 use crate::packet::{Body, Packet, Upper};
@@ -44,6 +44,8 @@ pub struct Numbered {
 #[derive(Debug)]
 pub struct Traffic {
     site: u16,
+    /// Bytes of a numbered packet.
+    bytes: u32,
     /// Numbered packets.
     pub numbered: Vec<Numbered>,
     /// TCP, up and down.
@@ -73,7 +75,7 @@ fn number(site: usize) -> u16 {
 
 impl Traffic {
     /// Nothing was sent yet.
-    pub fn new(site: usize, random: &mut Random) -> Self {
+    pub fn new(site: usize, bytes: u32, random: &mut Random) -> Self {
         let numbered = [
             (Side::Up, true),
             (Side::Down, true),
@@ -109,6 +111,7 @@ impl Traffic {
         });
         Self {
             site: number(site),
+            bytes,
             numbered: numbered.into(),
             streams: streams.collect(),
             offered: 0,
@@ -121,7 +124,13 @@ impl Traffic {
         let numbered = &self.numbered[flow];
         let number = u32::try_from(numbered.sent.len()).unwrap_or(u32::MAX);
         let index = u16::try_from(flow).unwrap_or(0);
-        let packet = plain(now, self.site * FLOWS + index, number, numbered.tcp);
+        let packet = plain(
+            now,
+            self.site * FLOWS + index,
+            number,
+            self.bytes,
+            numbered.tcp,
+        );
         self.headers.write(numbered.side, &packet, data);
     }
 
@@ -147,7 +156,7 @@ impl Traffic {
 
     /// Writes a packet to the hub that another site says to send.
     pub fn spoofed(&mut self, now: Instant, victim: usize, data: &mut BytesMut) {
-        let packet = plain(now, number(victim) * FLOWS, SPOOFED, false);
+        let packet = plain(now, number(victim) * FLOWS, SPOOFED, self.bytes, false);
         self.headers.write(Side::Up, &packet, data);
     }
 
@@ -205,7 +214,7 @@ impl Traffic {
         if side != flow.side {
             return Err(("it came back", now));
         }
-        if packet.bytes != NUMBERED_BYTES {
+        if packet.bytes != self.bytes {
             return Err(("its length has changed", now));
         }
         let count = flow
@@ -225,7 +234,7 @@ impl Traffic {
     }
 }
 
-fn plain(now: Instant, flow: u16, number: u32, tcp: bool) -> Packet {
+fn plain(now: Instant, flow: u16, number: u32, bytes: u32, tcp: bool) -> Packet {
     let body = Body::Data {
         segment: number,
         stamp: 0,
@@ -236,7 +245,7 @@ fn plain(now: Instant, flow: u16, number: u32, tcp: bool) -> Packet {
         flow,
         use_count: 0,
         subflow: 0,
-        bytes: NUMBERED_BYTES,
+        bytes,
         upper: if tcp { Upper::Tcp } else { Upper::Echo },
         clock: tcp::Sender::clock(now.as_nanos()),
         ecn: Ecn::NotEct,

@@ -20,6 +20,14 @@ pub(super) const START: Duration = Duration::from_secs(3);
 pub(super) const HOLD_MAX: f64 = 25.0;
 /// Longest outage and longest pause of a machine, seconds: longer than the hold.
 pub(super) const LONG_MAX: f64 = 100.0;
+/// Share of stories in which the hub has little memory for packets, and packets are large. More: the bound of the
+/// hub's memory is tried more often, and all else less often with the memory that most hubs have.
+pub(super) const SCARCE_SHARE: f64 = 0.2;
+/// Memory of such a hub, bytes: that of a worker where `memory_mb` is the least that it may be and `workers` the most,
+/// 16 MB and 64. More: only longer outages fill the memory.
+pub(super) const SCARCE_MEMORY: u64 = 250_000;
+/// Bytes of a numbered packet in such a story. More: an outage fills the memory sooner.
+pub(super) const SCARCE_BYTES: u32 = MTU;
 /// Packets that wait at a link at most.
 pub(super) const QUEUE_PACKETS: u64 = 200;
 
@@ -27,7 +35,7 @@ pub(super) const QUEUE_PACKETS: u64 = 200;
 
 /// Time between two numbered packets of a flow. Shorter: more is checked, and a seed takes longer.
 pub(super) const NUMBERED_INTERVAL: Duration = Duration::from_millis(50);
-/// Bytes of a numbered packet.
+/// Bytes of a numbered packet, unless memory is scarce.
 pub(super) const NUMBERED_BYTES: u32 = 300;
 /// Time between two times that a TCP sender gets something to send, and how much, segments.
 pub(super) const OFFER_INTERVAL: Duration = Duration::from_millis(500);
@@ -74,8 +82,10 @@ pub(super) const LINKS_MOMENT: Duration = Duration::from_secs(15);
 pub(super) const TURNS_FREE: u64 = 400;
 /// Turns for each packet that is sent or offered.
 pub(super) const TURNS_EACH: u64 = 6;
-/// Bytes by which the hub may exceed its memory: what a turn takes in before it is counted.
-pub(super) const MEMORY_SLACK: u64 = 256 * 1_024;
+/// Bytes by which the hub may exceed its memory: what a turn takes in before it is counted, and what each site may
+/// always have (32 KiB: `ROOM_MIN` of `core/queue/tuning.rs`).
+pub(super) const MEMORY_SLACK: u64 = 64 * 1_024;
+pub(super) const MEMORY_EACH: u64 = 32 * 1_024;
 /// Bytes that may stay taken after all has ended: what libraries keep for the thread.
 pub(super) const LEAK_MAX: i64 = 256 * 1_024;
 /// How often all is looked at.
