@@ -54,6 +54,20 @@ fn every_rule_holds_whatever_happens() {
 }
 
 #[test]
+fn some_of_the_stories_have_little_memory_and_large_packets() {
+    let stories = SEEDS.map(|seed| Story::new(seed, &[]));
+    let (scarce, usual): (Vec<_>, Vec<_>) = stories.partition(|story| story.hub_memory < 1_000_000);
+    assert!(scarce.len() >= 3 && usual.len() > scarce.len());
+    let large = |story: &Story| story.numbered_bytes > 1_000;
+    assert!(scarce.iter().all(large) && !usual.iter().any(large));
+    assert!(
+        scarce
+            .iter()
+            .any(|story| story.gentle && story.sites.len() > 3)
+    );
+}
+
+#[test]
 fn a_seed_gives_the_same_story_and_the_same_outcome_again() {
     for seed in [3, 4] {
         let (first, second) = (played(seed), played(seed));
