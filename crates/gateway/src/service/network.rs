@@ -121,6 +121,27 @@ impl Tun {
         Ok(())
     }
 
+    /// Gives the interface the addresses again that another program has taken, while it is up. Whether any was missing.
+    ///
+    /// # Errors
+    /// Not permitted, or the kernel refuses.
+    pub fn keep(&self, addresses: &[IpNet]) -> anyhow::Result<bool> {
+        let interfaces = netlink::snapshot().context("cannot list the interfaces")?;
+        let own = interfaces.iter().find(|own| own.index == self.ifindex);
+        let Some(own) = own.filter(|own| own.up) else {
+            return Ok(false);
+        };
+        let possible = |address: &&IpNet| address.addr().is_ipv4() || self.has_ipv6();
+        let there = |address: &IpNet| own.addresses.iter().any(|is| is.ip == address.addr());
+        let mut missing = addresses.iter().filter(possible).filter(|a| !there(a));
+        let is_missing = missing.clone().next().is_some();
+        missing.try_for_each(|address| {
+            netlink::add_address(self.ifindex, address.addr(), address.prefix_len())
+                .with_context(|| format!("cannot give {} the address {address}", self.name))
+        })?;
+        Ok(is_missing)
+    }
+
     /// Takes addresses from the interface.
     ///
     /// # Errors
