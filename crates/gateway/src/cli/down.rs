@@ -89,6 +89,9 @@ impl Down {
         }
         let lifted = kill_switch::lift(&place.file(), &place.tun)?;
         portal::clear()?;
+        for change in undo(&place.state_dir)? {
+            output::note(&format!("undone, left by a site that was killed: {change}"));
+        }
         output::note(if lifted {
             "the kill switch is lifted: traffic leaves over the uplinks, without the tunnel"
         } else {
@@ -140,6 +143,17 @@ fn stop(state_dir: &Path) -> anyhow::Result<bool> {
         std::thread::sleep(POLL);
     }
     Ok(true)
+}
+
+/// Undoes what a site has left that was killed, such as its name servers, in words. A site that stopped left nothing.
+fn undo(state_dir: &Path) -> anyhow::Result<Vec<String>> {
+    let changes = service::changes_path(state_dir, "site");
+    if !changes.exists() {
+        return Ok(Vec::new());
+    }
+    let _lock = service::take_lock(state_dir, "site")?;
+    let undone = ropewalk_host::changes::repair(&changes)?;
+    Ok(undone.iter().map(ToString::to_string).collect())
 }
 
 /// Stops the unit of the site with this configuration, if the service manager has it.
