@@ -212,7 +212,7 @@ fn after_a_kill_a_site_with_another_interface_starts_and_the_old_record_of_resol
     let said = || fs::read_to_string(&asked).unwrap_or_default();
     let mut process = stage.start(&site, "up", &[]);
     let tun = site.status().unwrap().interface;
-    let added = format!("-a {tun}.ropewalk\n");
+    let added = format!("-a tun.{tun}.ropewalk -m 0 -x\n");
     wait_until("servers are set", PATIENCE, || said().contains(&added));
     process.kill();
     let config = fs::read_to_string(site.config()).unwrap();
@@ -226,9 +226,9 @@ fn after_a_kill_a_site_with_another_interface_starts_and_the_old_record_of_resol
     stage.stand_in("resolvconf", &note);
     let process = stage.start(&site, "up", &[]);
     assert_eq!(site.status().unwrap().interface, "other0");
-    let removed = format!("-d {tun}.ropewalk\n");
+    let removed = format!("-d tun.{tun}.ropewalk\n");
     assert!(said().contains(&removed), "{}: {}", said(), process.log());
-    let added = "-a other0.ropewalk\n";
+    let added = "-a tun.other0.ropewalk -m 0 -x\n";
     wait_until("servers are set", PATIENCE, || said().contains(added));
 }
 
