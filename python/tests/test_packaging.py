@@ -180,7 +180,7 @@ def test_the_package_of_openwrt_has_the_version_of_the_workspace() -> None:
 def test_scripts_of_packages_are_sound() -> None:
     scripts = [ROOT / "scripts/release", *sorted((ROOT / "packaging").glob("*.sh"))]
     subprocess.run(["shellcheck", *scripts], check=True, timeout=60)
-    init = ["shellcheck", "-s", "dash", "-e", "SC3043", OPENWRT / "ropewalk.init"]
+    init = ["shellcheck", "-s", "dash", "-e", "SC3043", str(OPENWRT / "ropewalk.init")]
     subprocess.run(init, check=True, timeout=60)
 
 
