@@ -98,15 +98,17 @@ fn a_host_that_misbehaves_harms_no_site_of_the_hub() {
     let (hub, secret) = hub(&ground);
     let key = key_of(&hub);
     let pid = hub.process().unwrap().pid().to_string();
-    for behaviour in [
-        "mute",
-        "hellos",
-        "connections",
-        "questions",
-        "gaps",
-        "combinations",
-        "pieces",
-        "flood",
+    // And how often, times in a second.
+    for (behaviour, rate) in [
+        ("mute", "200"),
+        ("hellos", "1000"),
+        ("connections", "100"),
+        ("questions", "1000"),
+        ("gaps", "2000"),
+        ("combinations", "2000"),
+        ("pieces", "2000"),
+        // The hub of a test is not optimized.
+        ("flood", "5000"),
     ] {
         let report = swarm(
             &ground,
@@ -128,6 +130,8 @@ fn a_host_that_misbehaves_harms_no_site_of_the_hub() {
                 "20",
                 "--hostile",
                 behaviour,
+                "--hostile-rate",
+                rate,
                 "--hub-pid",
                 &pid,
                 "--json",

@@ -62,25 +62,11 @@ impl Hub {
             site.links.push(link);
         }
         if site.session != hello.session {
-            if site.session != 0 && site.peer.tunnel.any_up() && site.lines.allow(now) {
-                tracing::warn!(
-                    site = entry.name,
-                    "site started anew while connected; if this repeats, two machines use its key"
-                );
-            }
-            if site.lines.allow(now) {
-                tracing::info!(site = entry.name, "site connected");
-            }
-            self.starts += 1;
-            self.keys.forget(&entry.name);
-            site.peer.close_all(now, links, "the site has started anew");
-            let scheduler = site.peer.tunnel.scheduler();
-            let (name, seed) = (entry.name.clone(), self.random.next_u64());
-            let common = &self.settings.common;
-            site.peer = Peer::new(name, entry.key, scheduler, common, None, seed);
-            site.peer.set_rate(site.entry.rate);
-            site.session = hello.session;
+            self.start_anew(now, links, index, hello.session);
         }
+        let Some(site) = self.sites.get_mut(index) else {
+            return;
+        };
         site.peer.wire_version = version;
         let wish = SchedulerKind::from_code(hello.scheduler);
         if let Some(kind) = wish
@@ -95,6 +81,32 @@ impl Hub {
             self.announce_key(links, index, link);
         }
         self.on_key_used(now, index, key);
+    }
+
+    /// A site has started anew: its tunnel begins afresh.
+    fn start_anew(&mut self, now: Instant, links: &mut Links, index: usize, session: u64) {
+        let Some(site) = self.sites.get_mut(index) else {
+            return;
+        };
+        let entry = Arc::clone(&site.entry);
+        if site.session != 0 && site.peer.tunnel.any_up() && site.lines.allow(now) {
+            tracing::warn!(
+                site = entry.name,
+                "site started anew while connected; if this repeats, two machines use its key"
+            );
+        }
+        if site.lines.allow(now) {
+            tracing::info!(site = entry.name, "site connected");
+        }
+        self.starts += 1;
+        self.keys.forget(&entry.name);
+        site.peer.close_all(now, links, "the site has started anew");
+        let scheduler = site.peer.tunnel.scheduler();
+        let (name, seed) = (entry.name.clone(), self.random.next_u64());
+        let common = &self.settings.common;
+        site.peer = Peer::new(name, entry.key, scheduler, common, None, seed);
+        site.peer.set_rate(entry.rate);
+        site.session = session;
     }
 
     /// Tells a site that there is no common version. A site that states a range takes the Welcome for a
