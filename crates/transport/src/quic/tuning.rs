@@ -1,7 +1,8 @@
 //! Every constant of the QUIC connections that could be another.
 //!
-//! Each comment says what the constant is, its unit, and what a larger value buys and costs. The
-//! reasons are in `docs/decisions/transport.md`. None of them was measured by itself.
+//! Each comment says what the constant is, its unit, and what a larger value buys and costs. The reasons are in
+//! `docs/decisions/transport.md`, and those of handshakes that wait in `docs/decisions/hub.md`. None of the constants
+//! was measured by itself.
 
 use ropewalk_types::Duration;
 
@@ -28,8 +29,8 @@ pub(super) const STATELESS_MAX: usize = 64;
 pub(super) const REASON_MAX: usize = 100;
 /// Bytes of a connection identifier. Every datagram carries one, so it is short. With four bytes a
 /// stranger could collect the reset tokens of all identifiers by provoking resets. With six bytes
-/// that would take ten thousand years at the highest rate (by calculation), and with several workers, which
-/// are named in up to six bits, as much less.
+/// that would take ten thousand years at the highest rate (by calculation). Several workers are named in up to six of
+/// the 48 bits: 64 workers make that 160 years.
 pub(super) const CONNECTION_ID_BYTES: usize = 6;
 /// Resets are limited to one per this time. Shorter: lost connections are found sooner, reset
 /// tokens are collected faster.
