@@ -48,9 +48,9 @@ pub(super) const HANDSHAKES_IN_A_ROW: u32 = 8;
 /// With this many of one socket waiting, further first packets from there are dropped unread. A site has a socket for
 /// each uplink. More: more of those that share a socket get in, a flood costs more work.
 pub(super) const WAITING_OF_SOCKET_MAX: u32 = 4;
-/// Handshakes that wait meanwhile; then the last in turn gives way. As many as a busy machine begins in
+/// Handshakes that wait meanwhile; then the last in turn gives way. A busy machine begins a tenth more in
 /// [`WAITING_TIME_MAX`]. More: some wait in vain.
-pub(super) const WAITING_MAX: usize = 100;
+pub(super) const WAITING_MAX: usize = 90;
 /// And for how long. A site begins its next attempt earlier. Longer: old attempts take the turns of newer ones.
 pub(super) const WAITING_TIME_MAX: Duration = Duration::from_secs(2);
 /// Handshakes not begun yet: those that wait, and one on its way there. More are refused by the library.

@@ -120,12 +120,13 @@ impl<T> Waiting<T> {
         *of_socket += 1;
         self.waiting.insert(rank, One { from, what });
         self.by_age.push_back((now, rank));
-        if self.waiting.len() <= WAITING_MAX {
-            return None;
-        }
+        // Those behind an old one that goes on waiting stay when they are gone.
         if self.by_age.len() > 2 * WAITING_MAX {
             let waiting = &self.waiting;
             self.by_age.retain(|(_, rank)| waiting.contains_key(rank));
+        }
+        if self.waiting.len() <= WAITING_MAX {
+            return None;
         }
         let (&last, _) = self.waiting.last_key_value()?;
         self.remove(last)
@@ -197,7 +198,7 @@ mod tests {
     #[test]
     fn a_flood_waits_behind_other_hosts_and_behind_other_sockets_of_its_address() {
         let mut waiting = Waiting::default();
-        for number in 0..100 {
+        for number in 0..80 {
             assert_eq!(waiting.push(NOW, at(1, 5_000), number), None);
         }
         waiting.push(NOW, at(1, 6_000), 1_000);
@@ -236,7 +237,7 @@ mod tests {
             let out = waiting.push(NOW, at(1, number), number);
             assert_ne!(out, Some(u16::MAX));
             assert_eq!(out.is_some(), usize::from(number) + 1 >= WAITING_MAX);
-            assert!(waiting.by_age.len() <= 2 * WAITING_MAX + 1);
+            assert!(waiting.by_age.len() <= 2 * WAITING_MAX);
         }
         assert_eq!(waiting.waiting.len(), WAITING_MAX);
         waiting.push(NOW, at(3, 1), u16::MAX - 1);
@@ -245,6 +246,50 @@ mod tests {
         assert_eq!(order.len(), WAITING_MAX);
         assert!(waiting.of_socket.is_empty() && waiting.of_network.is_empty());
         assert!(waiting.by_age.is_empty());
+    }
+
+    #[test]
+    fn those_that_are_gone_leave_nothing_behind_one_that_waits_on() {
+        let mut waiting = Waiting::default();
+        waiting.push(NOW, at(1, 1), 0);
+        waiting.push(NOW, at(1, 1), 1);
+        assert_eq!(waiting.pop(), Some(0));
+        for number in 2..10_000 {
+            waiting.push(NOW, at(2, number), number);
+            assert_eq!(
+                waiting.pop(),
+                Some(number),
+                "the second of a socket waits on"
+            );
+            assert!(waiting.by_age.len() <= 2 * WAITING_MAX, "{number}");
+        }
+        let late = NOW + WAITING_TIME_MAX;
+        assert_eq!(waiting.take_overdue(late), Some(1));
+        assert!(waiting.by_age.is_empty());
+    }
+
+    #[test]
+    fn who_got_a_place_in_a_flood_from_one_address_has_its_turn_in_time() {
+        let mut waiting = Waiting::default();
+        waiting.rested(Duration::ZERO);
+        let (mut begun, mut overdue, mut refused) = (0, 0, 0);
+        for step in 0..20_000_u32 {
+            // 2,000 in a second, each from another port.
+            let now = NOW + Duration::from_micros(500) * step;
+            while waiting.take_overdue(now).is_some() {
+                overdue += 1;
+            }
+            while waiting.has_turn(now) && waiting.pop().is_some() {
+                waiting.begun(now);
+                begun += 1;
+            }
+            let from = at(1, (step % 60_000) as u16);
+            refused += u32::from(waiting.push(now, from, step).is_some());
+        }
+        println!("{begun} begun, {overdue} overdue, {refused} refused");
+        // 50 in each of ten seconds.
+        assert!((490..=510).contains(&begun), "{begun}");
+        assert_eq!(overdue, 0, "of {begun} places");
     }
 
     #[test]
