@@ -12,7 +12,8 @@ use ropewalk_testkit::endpoints::{
     EndpointEnd, UDP_HEADERS, config, direction, hub_config, identity,
 };
 use ropewalk_transport::{
-    CloseReason, CongestionControl, ConnectOptions, Ecn, Endpoint, Event, SendError, SocketId,
+    CloseReason, CongestionControl, ConnectOptions, Ecn, Endpoint, Event, SendError, Slice,
+    SocketId,
 };
 use ropewalk_types::{Duration, Instant};
 
@@ -350,25 +351,34 @@ fn an_attempt_that_its_site_ends_frees_its_place_at_once_if_the_address_is_prove
 
 #[test]
 fn a_machine_without_rest_begins_few_handshakes_and_lets_a_site_in_beside_a_flood() {
-    for (name, rest, most) in [
-        ("busy", Duration::ZERO, 70),
-        ("at rest", Duration::from_millis(1), 1_024),
+    let one_socket = |_| SocketAddr::from(([203, 0, 113, 7], 5_000));
+    let one_address = |number: u16| SocketAddr::from(([203, 0, 113, 7], number));
+    let some = Duration::from_millis(1);
+    for (name, rest, most, from) in [
+        (
+            "busy, one socket",
+            Duration::ZERO,
+            70,
+            one_socket as fn(u16) -> SocketAddr,
+        ),
+        ("busy, many sockets", Duration::ZERO, 70, one_address),
+        ("at rest, one socket", some, 1_024, one_socket),
+        ("at rest, many sockets", some, 1_024, one_address),
     ] {
         let mut world = world();
         world.hub.endpoint.rested(Duration::ZERO);
-        let from: SocketAddr = "203.0.113.7:5000".parse().unwrap();
         let mut number = 0;
         let mut flood = |world: &mut World| {
             let now = world.now();
             for _ in 0..20 {
                 number += 1;
-                stall(&mut world.hub.endpoint, now, number, from);
+                stall(&mut world.hub.endpoint, now, number, from(number));
             }
             world.hub.endpoint.rested(rest);
             world.run(Duration::from_millis(10));
         };
         (0..100).for_each(|_| flood(&mut world));
-        // For a second there were 2,000 from one socket.
+        // For a second there were 2,000.
         let open = world.hub.endpoint.stats().handshakes_open;
         assert!(open <= most && open * 2 > most, "{name}: {open}");
         let begin = world.now();
@@ -442,6 +452,83 @@ fn a_busy_hub_does_not_answer_who_does_not_know_its_key() {
     assert_eq!((stats.strangers_ignored, stats.retries_sent), (92, 0));
     world.up(BDP);
     assert!(world.hub.endpoint.stats().retries_sent > 0);
+}
+
+/// A packet of a stranger with a long header, 1,200 bytes, and a destination identifier of so many bytes.
+fn of_stranger(version: u32, identifier: u8, random: u8) -> Vec<u8> {
+    let mut packet = vec![0xc0];
+    packet.extend_from_slice(&version.to_be_bytes());
+    packet.push(identifier);
+    packet.resize(6 + usize::from(identifier), random);
+    // No identifier of its own, no token, and a length of 1,000 bytes.
+    packet.extend_from_slice(&[0, 0, 0x43, 0xe8]);
+    packet.resize(1_200, random);
+    packet
+}
+
+#[test]
+fn a_busy_hub_derives_no_keys_for_strangers_and_names_them_no_versions() {
+    let now = Instant::from_millis(1);
+    let from: SocketAddr = "203.0.113.9:1".parse().unwrap();
+    for (name, version, identifier) in [
+        ("an identifier that is too short", 1, 4),
+        ("an unknown version", 0x0a0a_0a0a, 8),
+        ("a version before 1", 0xff00_001d, 8),
+        ("bytes by chance", 1, 8),
+    ] {
+        for busy in [false, true] {
+            let mut hub = Endpoint::new(hub_config()).unwrap();
+            let mut answer = Vec::new();
+            if busy {
+                flood(&mut hub, now, 8, 3);
+            }
+            let before = hub.stats();
+            for random in 1..=50 {
+                let data = of_stranger(version, identifier, random);
+                let data = BytesMut::from(&data[..]);
+                hub.handle_udp(now, SocketId::default(), from, None, Ecn::NotEct, data);
+            }
+            let stats = hub.stats();
+            let ignored = stats.strangers_ignored - before.strangers_ignored;
+            let garbage = stats.garbage_datagrams - before.garbage_datagrams;
+            let answered = hub.poll_stateless(&mut answer).is_some();
+            if busy {
+                // Packets whose keys were derived count as garbage here.
+                assert_eq!((answered, ignored, garbage), (false, 50, 0), "{name}");
+            } else {
+                let noticed = answered || garbage > 0 || stats.handshakes_failed > 0;
+                assert!(noticed && ignored == 0, "{name}: {stats:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_site_at_another_worker_is_no_stranger() {
+    let now = Instant::from_millis(1);
+    let mut config_of_hub = hub_config();
+    config_of_hub.slice = Slice::new(0, 2).unwrap();
+    for (group, misrouted, open) in [(3, 1, 0), (4, 0, 1)] {
+        let mut hub = Endpoint::new(config_of_hub.clone()).unwrap();
+        let mut site = Endpoint::new(config(1)).unwrap();
+        let options = ConnectOptions {
+            group: Some(group),
+            ..ConnectOptions::default()
+        };
+        let there = "198.51.100.1:443".parse().unwrap();
+        let key = identity(2).public_key();
+        let id = site.connect_with(now, there, key, options).unwrap();
+        let mut packet = Vec::new();
+        site.poll_transmit(now, id, &mut packet).unwrap();
+        let (from, data) = (
+            "203.0.113.9:1".parse().unwrap(),
+            BytesMut::from(&packet[..]),
+        );
+        hub.handle_udp(now, SocketId::default(), from, None, Ecn::NotEct, data);
+        let stats = hub.stats();
+        let counted = (stats.handshakes_misrouted, stats.handshakes_open);
+        assert_eq!((counted, stats.strangers_ignored), ((misrouted, open), 0));
+    }
 }
 
 #[test]

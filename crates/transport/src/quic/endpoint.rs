@@ -23,7 +23,7 @@ use super::{
     SocketId, Transmit,
     connection::{Phase, Slot, close_reason, is_end_by_peer},
     handshakes::{Admission, Handshakes, Source},
-    mark::Marks,
+    mark::{Clear, LONG_HEADER, Marks},
     setup::{self, Clock},
     tuning::{CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, REASON_MAX, RETRY_ABOVE, STATELESS_MAX},
     waiting::Waiting,
@@ -33,12 +33,6 @@ use crate::{
     congestion::PathState,
     credentials::{SERVER_NAME, key_of_spki},
 };
-
-/// Bit of the first byte of packets that belong to a handshake (RFC 9000 §17.2).
-const LONG_HEADER: u8 = 0x80;
-/// Bits of the first byte that tell the type of a packet, and those of an Initial packet (RFC 9000 §17.2.2).
-const PACKET_TYPE: u8 = 0xf0;
-const INITIAL: u8 = 0xc0;
 
 /// All QUIC connections of a gateway, over any number of UDP sockets.
 pub struct Endpoint {
@@ -234,12 +228,7 @@ impl Endpoint {
         };
         // Handshake packets that come late or twice are ignored and do not count as garbage.
         let handshake = data.first().is_some_and(|first| first & LONG_HEADER != 0);
-        let first = data
-            .first()
-            .is_some_and(|first| first & PACKET_TYPE == INITIAL);
-        // Those that are begun go on.
-        if first && self.waiting.has_enough_of(&remote) && !self.inner.knows_initial(&data) {
-            self.stats.handshakes_refused += 1;
+        if handshake && self.is_unwelcome(now, &remote, &data) {
             return None;
         }
         let mut answer = Vec::new();
@@ -280,6 +269,36 @@ impl Endpoint {
         }
     }
 
+    /// Whether a packet of a handshake is dropped before any key is derived for it, and is counted. Those of
+    /// handshakes that are begun go on.
+    fn is_unwelcome(&mut self, now: Instant, remote: &SocketAddr, data: &[u8]) -> bool {
+        let enough = self.waiting.has_enough_of(remote);
+        if self.server.is_none() || !(enough || self.is_busy(now)) {
+            return false;
+        }
+        let clear = Clear::of(data).filter(Clear::may_be_first);
+        let Some(clear) = clear.filter(|_| !self.inner.knows_initial(data)) else {
+            return false;
+        };
+        if enough {
+            self.stats.handshakes_refused += 1;
+            return true;
+        }
+        let stranger = !clear.may_know(&self.marks);
+        self.stats.strangers_ignored += u64::from(stranger);
+        stranger
+    }
+
+    /// Whether addresses must be proved first, and strangers get no answer.
+    fn is_busy(&self, now: Instant) -> bool {
+        self.waits(now) || self.handshakes.unproved() >= RETRY_ABOVE
+    }
+
+    /// Whether a handshake has to wait for its turn.
+    fn waits(&self, now: Instant) -> bool {
+        !self.waiting.is_empty() || !self.waiting.has_turn(now)
+    }
+
     /// The machine had nothing to do for this time. From the first call on a busy machine begins few handshakes, and
     /// lets the others wait for their turn; whoever never calls this method begins all at once.
     pub fn rested(&mut self, rest: Duration) {
@@ -302,15 +321,15 @@ impl Endpoint {
         // repeats the packet.
         let first = incoming.orig_dst_cid().first().copied();
         if !first.is_some_and(|byte| self.config.slice.serves(byte)) {
-            self.stats.strangers_ignored += 1;
+            self.stats.handshakes_misrouted += 1;
             self.inner.ignore(incoming);
             return None;
         }
         let validated = incoming.remote_address_validated();
         let mut answer = Vec::new();
-        let waits = !self.waiting.is_empty() || !self.waiting.has_turn(now);
         // Forged addresses get no further, and cost nobody a place or a turn.
-        if !validated && (waits || self.handshakes.unproved() >= RETRY_ABOVE) {
+        if !validated && self.is_busy(now) {
+            // That of a packet whose token is not ours.
             let id = incoming.orig_dst_cid();
             if !self.marks.iter().any(|marks| marks.has_mark(id)) {
                 self.stats.strangers_ignored += 1;
@@ -323,7 +342,7 @@ impl Endpoint {
             }
             return None;
         }
-        if waits {
+        if self.waits(now) {
             let from = incoming.remote_address();
             if let Some((_, last)) = self.waiting.push(now, from, (socket, incoming)) {
                 self.stats.handshakes_refused += 1;

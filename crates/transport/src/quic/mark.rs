@@ -16,6 +16,7 @@ use quinn_proto::ConnectionId;
 use ropewalk_crypto::constant_time::verify_slices_are_equal;
 use ropewalk_crypto::{digest, hmac};
 
+use super::tuning::CONNECTION_ID_BYTES;
 use crate::PublicKey;
 
 /// Groups of sites. A byte has room for two random bits besides.
@@ -24,6 +25,13 @@ pub const GROUPS: u8 = 64;
 const FIRST_BYTES: usize = 16;
 /// Bytes of these before the mark.
 const MARKED_BYTES: usize = 8;
+/// The version of QUIC that sites speak (RFC 9000 §15).
+const VERSION: u32 = 1;
+/// Bit of the first byte of packets that belong to a handshake (RFC 9000 §17.2).
+pub(super) const LONG_HEADER: u8 = 0x80;
+/// Bits of the first byte that tell the type of a packet, and those of an Initial packet (RFC 9000 §17.2.2).
+const PACKET_TYPE: u8 = 0xf0;
+const INITIAL: u8 = 0xc0;
 
 /// The sites that one worker of a hub serves: those of the groups that are `index` modulo `count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +102,54 @@ pub fn group_of(hub: &PublicKey, site: &PublicKey) -> u8 {
     digest::digest(&digest::SHA256, &input).as_ref()[0] % GROUPS
 }
 
+/// What the bytes of a packet of a handshake say that no key protects (RFC 9000 §17.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Clear<'a> {
+    first: u8,
+    version: u32,
+    destination: &'a [u8],
+    /// What follows the identifiers: in an Initial packet the length of the token comes first.
+    rest: &'a [u8],
+}
+
+impl<'a> Clear<'a> {
+    /// `None` for packets without a long header, and for those that end too early.
+    pub(super) fn of(data: &'a [u8]) -> Option<Self> {
+        let (&first, rest) = data
+            .split_first()
+            .filter(|(first, _)| **first & LONG_HEADER != 0)?;
+        let (version, rest) = rest.split_first_chunk()?;
+        let (destination, rest) = identifier(rest)?;
+        let (_, rest) = identifier(rest)?;
+        Some(Self {
+            first,
+            version: u32::from_be_bytes(*version),
+            destination,
+            rest,
+        })
+    }
+
+    /// Whether it begins a connection or repeats that, or would be answered with a list of versions.
+    pub(super) const fn may_be_first(&self) -> bool {
+        self.version != VERSION || self.first & PACKET_TYPE == INITIAL
+    }
+
+    /// Whether it can come from a site of the hub with these marks: it has a mark, or a token for an identifier that
+    /// the hub gave out in a Retry. The token is not checked here.
+    pub(super) fn may_know(&self, marks: &[Marks]) -> bool {
+        let token = self.rest.first().is_some_and(|length| *length != 0);
+        let answers_retry = token && self.destination.len() == CONNECTION_ID_BYTES;
+        self.version == VERSION
+            && (answers_retry || marks.iter().any(|marks| marks.has_mark(self.destination)))
+    }
+}
+
+/// An identifier behind its length, and what follows.
+fn identifier(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&length, rest) = data.split_first()?;
+    rest.split_at_checked(length.into())
+}
+
 /// Makes and checks first identifiers for one hub.
 pub(super) struct Marks(hmac::Key);
 
@@ -116,7 +172,7 @@ impl Marks {
     }
 
     /// Whether whoever chose this identifier knows the hub's key.
-    pub(super) fn has_mark(&self, id: &ConnectionId) -> bool {
+    pub(super) fn has_mark(&self, id: &[u8]) -> bool {
         let Some((marked, mark)) = id.split_at_checked(MARKED_BYTES) else {
             return false;
         };
@@ -150,6 +206,49 @@ mod tests {
                 assert!(!hub.has_mark(&ConnectionId::new(&id[..length])));
             }
         }
+    }
+
+    #[test]
+    fn only_whole_long_headers_say_something_in_the_clear() {
+        let hub = [Marks::new(&key(1))];
+        let packet = |first: u8, version: u32, id: &[u8], token: u8| {
+            let mut packet = vec![first];
+            packet.extend_from_slice(&version.to_be_bytes());
+            packet.push(u8::try_from(id.len()).expect("short"));
+            packet.extend_from_slice(id);
+            packet.extend_from_slice(&[2, 7, 7, token]);
+            packet
+        };
+        let good = hub[0].first_id(3, [9; 8]);
+        for (name, packet, first, knows) in [
+            ("a mark", packet(0xc3, 1, &good, 0), true, true),
+            ("none", packet(0xc3, 1, &[5; 16], 0), true, false),
+            ("a token", packet(0xc3, 1, &[5; 6], 9), true, true),
+            (
+                "a token for another's",
+                packet(0xc3, 1, &[5; 8], 9),
+                true,
+                false,
+            ),
+            (
+                "a handshake packet",
+                packet(0xe3, 1, &[5; 6], 0),
+                false,
+                false,
+            ),
+            ("another version", packet(0xe3, 7, &good, 0), true, false),
+        ] {
+            let clear = Clear::of(&packet).expect(name);
+            assert_eq!(
+                (clear.may_be_first(), clear.may_know(&hub)),
+                (first, knows),
+                "{name}"
+            );
+            for length in 0..packet.len() - 1 {
+                assert_eq!(Clear::of(&packet[..length]), None, "{name}, {length} bytes");
+            }
+        }
+        assert_eq!(Clear::of(&[0x40; 40]), None);
     }
 
     #[test]

@@ -142,8 +142,11 @@ pub struct EndpointStats {
     pub garbage_datagrams: u64,
     /// Handshakes that ended because the peer's key is not on the list.
     pub keys_refused: u64,
-    /// First packets without the mark of this side's key, which got no answer while this side was busy.
+    /// First packets without the mark of this side's key, or of another version of QUIC, which got no answer while
+    /// this side was busy.
     pub strangers_ignored: u64,
+    /// First packets for another worker, which got no answer: the kernel's choice of a worker was not made yet.
+    pub handshakes_misrouted: u64,
     /// Retry packets sent (RFC 9000 §8.1.2).
     pub retries_sent: u64,
     /// Connection attempts refused because a bound was reached.
