@@ -11,7 +11,7 @@ use ropewalk_io::udp::{RecvMeta, UdpConfig, UdpGroup, UdpReceiver, UdpSocket};
 use ropewalk_session::{
     Moved, Request, Role, Session, Slice, SocketId, StreamId, TcpInfo, Transmit,
 };
-use ropewalk_types::Instant;
+use ropewalk_types::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
@@ -28,6 +28,11 @@ const READ_DATAGRAMS_BEHIND: usize = 1_024;
 const READ_BYTES: usize = 64 * 1024;
 /// TCP connections accepted per turn. More: sooner accepted, later turns of the others.
 const ACCEPTS: usize = 128;
+/// How long nobody is accepted after a listening socket has failed, as it does when this process has too many open
+/// files. Longer: fewer attempts in vain, connections wait longer afterwards.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often such a failure is logged at most. Longer: fewer lines.
+const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes that may wait unsent in the kernel: more would be beyond the scheduler's reach.
 const NOT_SENT_MAX: u32 = 16 * 1024;
 /// A TCP connection is reported when it can be read or written anew.
@@ -86,13 +91,21 @@ pub struct Sockets {
     epoll: OwnedFd,
     udp: FxHashMap<(Owner, SocketId), UdpSocket>,
     streams: FxHashMap<(Owner, StreamId), Stream>,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(Owner, TcpListener)>,
+    pause: Pause,
     options: SocketOptions,
     receiver: UdpReceiver,
     arrivals: Vec<(RecvMeta, BytesMut)>,
     read: Vec<u8>,
     drops: SocketDrops,
     moved: Vec<MovedStream>,
+}
+
+/// When nobody is accepted, because that has failed.
+#[derive(Debug, Default)]
+struct Pause {
+    until: Option<Instant>,
+    logged: Option<Instant>,
 }
 
 /// The sockets of one session.
@@ -125,6 +138,7 @@ impl Sockets {
             udp: FxHashMap::default(),
             streams: FxHashMap::default(),
             listeners: Vec::new(),
+            pause: Pause::default(),
             options,
             receiver: UdpReceiver::default(),
             arrivals: Vec::new(),
@@ -149,6 +163,46 @@ impl Sockets {
     /// TCP connections that other workers are to take over with [`SocketsOf::adopt`].
     pub fn take_moved(&mut self) -> impl Iterator<Item = MovedStream> {
         self.moved.drain(..)
+    }
+
+    /// When [`SocketsOf::end_input`] must be called at the latest, besides the timers of the sessions.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        self.pause.until
+    }
+
+    /// Accepting has failed: the listening sockets, which stay readable, are left alone for a while.
+    #[cold]
+    fn pause_listeners(&mut self, now: Instant, error: &io::Error) {
+        let before = self.pause.logged;
+        if before.is_none_or(|at| now.since(at) >= ACCEPT_LOG_INTERVAL) {
+            self.pause.logged = Some(now);
+            tracing::error!(
+                %error,
+                open = self.open(),
+                "cannot accept TCP connections; UDP goes on. With too many open files, raise the hard limit \
+                 (LimitNOFILE in the unit, `ulimit -Hn` in a shell)"
+            );
+        }
+        self.pause.until = Some(now + ACCEPT_PAUSE);
+        self.watch_listeners(epoll::EventFlags::empty());
+    }
+
+    fn resume_listeners(&mut self, now: Instant) {
+        if self.pause.until.is_some_and(|until| until <= now) {
+            self.pause.until = None;
+            self.watch_listeners(epoll::EventFlags::IN);
+        }
+    }
+
+    fn watch_listeners(&self, flags: epoll::EventFlags) {
+        for (index, (owner, listener)) in (0..).zip(&self.listeners) {
+            let (owner, ready) = (*owner, Ready::Listener(index));
+            let data = epoll::EventData::new_u64(Event { owner, ready }.encode());
+            if let Err(error) = epoll::modify(&self.epoll, listener, data, flags) {
+                tracing::error!(%error, "cannot wait for TCP connections");
+            }
+        }
     }
 
     /// Number of open UDP sockets and TCP connections.
@@ -333,7 +387,7 @@ impl SocketsOf<'_> {
         let listener = tcp::listen(address).with_context(what)?;
         let index = u32::try_from(self.all.listeners.len())?;
         self.register(&listener, Ready::Listener(index), epoll::EventFlags::IN)?;
-        self.all.listeners.push(listener);
+        self.all.listeners.push((self.owner, listener));
         Ok(())
     }
 
@@ -389,11 +443,15 @@ impl SocketsOf<'_> {
     /// Accepts what waits at a listening socket.
     fn accept<R: Role>(&mut self, now: Instant, index: u32, session: &mut Session<R>) {
         for _ in 0..ACCEPTS {
-            let Some(listener) = self.all.listeners.get(index as usize) else {
+            let Some((_, listener)) = self.all.listeners.get(index as usize) else {
                 return;
             };
-            let Ok((tcp, remote)) = listener.accept() else {
-                return;
+            let (tcp, remote) = match listener.accept().map_err(|e| (e.kind(), e)) {
+                Ok(accepted) => accepted,
+                Err((io::ErrorKind::WouldBlock, _)) => return,
+                // It failed before it was accepted.
+                Err((io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted, _)) => continue,
+                Err((_, error)) => return self.all.pause_listeners(now, &error),
             };
             let Some(stream) = session.handle_accepted(now, remote, tcp.local_addr().ok()) else {
                 continue;
@@ -472,6 +530,7 @@ impl SocketsOf<'_> {
     /// calls this method once in a turn, after it has read what was ready. In this order a timer never goes off
     /// because of bytes that lie unread in the kernel.
     pub fn end_input<R: Role>(&mut self, now: Instant, session: &mut Session<R>) {
+        self.all.resume_listeners(now);
         self.read_streams(now, session);
         session.handle_timeout(now);
     }
