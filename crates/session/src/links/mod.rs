@@ -503,7 +503,7 @@ impl Links {
     }
 
     /// Counted drops and refusals, by reason.
-    pub(crate) fn drops(&self) -> [(&'static str, u64); 9] {
+    pub(crate) fn drops(&self) -> [(&'static str, u64); 10] {
         let endpoint = self.endpoint.stats();
         [
             ("link_refused", self.refused),
@@ -511,6 +511,7 @@ impl Links {
             ("garbage_datagrams", endpoint.garbage_datagrams),
             ("keys_refused", endpoint.keys_refused),
             ("strangers_ignored", endpoint.strangers_ignored),
+            ("handshakes_misrouted", endpoint.handshakes_misrouted),
             ("retries_sent", endpoint.retries_sent),
             ("handshakes_refused", endpoint.handshakes_refused),
             ("handshakes_failed", endpoint.handshakes_failed),
