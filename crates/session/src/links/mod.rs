@@ -4,6 +4,7 @@
 //! Invariants: a [`LinkId`] names one connection for its whole life and is never reused. After
 //! [`LinkEvent::Closed`], and after [`Links::close`], every call with it does nothing.
 
+mod census;
 mod stream;
 mod streams;
 mod tuning;
@@ -22,7 +23,9 @@ use ropewalk_wire::{Control, emit_control};
 use crate::io::{Request, Sockets, StreamId};
 use crate::keys::group_named;
 use crate::settings::{Environment, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN};
+use census::Census;
 use stream::Stream;
+use streams::Accepting;
 pub use streams::Moved;
 use tuning::{GSO_SEGMENTS, IDLE_TIMEOUT};
 
@@ -117,9 +120,12 @@ pub(crate) struct OuterCounters {
 /// All links of a gateway, and the names of their sockets.
 pub struct Links {
     identity: Identity,
-    allowed: Option<KeyCheck>,
+    /// What accepts TCP connections; `None` accepts nobody.
+    tls: Option<Accepting>,
     endpoint: Endpoint,
     streams: BTreeMap<StreamId, Box<Stream>>,
+    /// Those of `streams` that are not over.
+    census: Census,
     /// Timers of streams, each once at most and never later than it is.
     timers: BTreeSet<(Instant, StreamId)>,
     /// On their way to another worker.
@@ -165,11 +171,13 @@ impl Links {
         config.seed = environment.transport;
         let payload = environment.udp_payload_max;
         config.mtu_max = payload.clamp(UDP_PAYLOAD_MIN, UDP_PAYLOAD_MAX);
+        let tls = allowed.map(|allowed| Accepting::new(&identity, allowed));
         Ok(Self {
+            tls: tls.transpose()?,
             identity,
-            allowed,
             endpoint: Endpoint::new(config)?,
             streams: BTreeMap::new(),
+            census: Census::default(),
             timers: BTreeSet::new(),
             moving: BTreeMap::new(),
             dirty: VecDeque::new(),
@@ -192,9 +200,14 @@ impl Links {
 
     /// New links have this key from now on.
     pub(crate) fn set_identity(&mut self, identity: &Identity) {
-        match self.endpoint.set_identity(identity.clone()) {
-            Ok(()) => self.identity = identity.clone(),
-            Err(error) => tracing::error!(%error, "the key cannot be used"),
+        let tls = self.tls.as_ref().map(|tls| tls.with(identity)).transpose();
+        let set = tls.and_then(|tls| {
+            self.endpoint.set_identity(identity.clone())?;
+            (self.tls, self.identity) = (tls, identity.clone());
+            Ok(())
+        });
+        if let Err(error) = set {
+            tracing::error!(%error, "the key cannot be used");
         }
     }
 
@@ -415,6 +428,7 @@ impl Links {
             LinkId::Tls(id) => {
                 if let Some(stream) = self.stream_mut(id) {
                     stream.close();
+                    self.census.leave(id);
                     self.mark_dirty(id);
                     let event = LinkEvent::closed(reason);
                     self.events.push_back((LinkId::Tls(id), event));

@@ -128,6 +128,12 @@ impl Stream {
         }
     }
 
+    /// Appends what the socket would be given.
+    #[cfg(test)]
+    pub fn give_output(&mut self, buffer: &mut Vec<u8>) {
+        while self.tls.poll_output(buffer) > 0 {}
+    }
+
     /// The state of the path, for the scheduler; `None` unless connected.
     pub fn snapshot(
         &mut self,

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use ropewalk_transport::tls::TlsPath;
-use ropewalk_transport::{PublicKey, Source, TransportError, gives_way};
+use ropewalk_transport::tls::{TlsPath, TlsServer};
+use ropewalk_transport::{Identity, KeyCheck, PublicKey, Source, TransportError};
 use ropewalk_types::{Instant, count_steps};
 
+use super::census::Place;
 use super::stream::Stream;
-use super::tuning::{ACCEPT_HANDSHAKE, HANDSHAKE, HANDSHAKES_MAX, STREAMS_MAX};
+use super::tuning::{ACCEPT_HANDSHAKE, HANDSHAKE, STREAMS_MAX};
 use super::{LinkEvent, LinkId, Links};
 use crate::io::{Request, Sockets, StreamId};
 
@@ -17,6 +18,31 @@ use crate::io::{Request, Sockets, StreamId};
 pub struct Moved {
     stream: Box<Stream>,
     peer: PublicKey,
+}
+
+/// What accepts TCP connections.
+pub(super) struct Accepting {
+    allowed: KeyCheck,
+    server: TlsServer,
+}
+
+impl Accepting {
+    /// Accepts as `identity` whoever has an `allowed` key.
+    ///
+    /// # Errors
+    /// When TLS refuses the key.
+    pub fn new(identity: &Identity, allowed: KeyCheck) -> Result<Self, TransportError> {
+        let server = TlsServer::new(identity, allowed.clone())?;
+        Ok(Self { allowed, server })
+    }
+
+    /// The same with another key of this side.
+    ///
+    /// # Errors
+    /// When TLS refuses the key.
+    pub fn with(&self, identity: &Identity) -> Result<Self, TransportError> {
+        Self::new(identity, self.allowed.clone())
+    }
 }
 
 impl Links {
@@ -48,14 +74,22 @@ impl Links {
         remote: SocketAddr,
         local: Option<SocketAddr>,
     ) -> Option<StreamId> {
-        let allowed = self.allowed.clone()?;
-        let open = self.streams.values().filter(|s| !s.has_ended()).count();
-        if open >= STREAMS_MAX || !self.make_handshake_room(Source::of(remote.ip())) {
+        let tls = &self.tls.as_ref()?.server;
+        let instead = match self.census.place(Source::of(remote.ip())) {
+            Place::Refused => None,
+            Place::Room => Some(None),
+            Place::Instead(other) => Some(Some(other)),
+        };
+        let Some(instead) = instead.filter(|_| self.census.open() < STREAMS_MAX) else {
             self.streams_refused += 1;
             return None;
-        }
-        match TlsPath::server(&self.identity, allowed) {
+        };
+        match tls.accept() {
             Ok(tls) => {
+                if let Some(other) = instead {
+                    self.streams_refused += 1;
+                    self.fail(other, "others waited for the place".into());
+                }
                 let stream = Stream::new(now + ACCEPT_HANDSHAKE, tls, remote, local);
                 Some(self.add_stream(stream))
             }
@@ -72,6 +106,7 @@ impl Links {
             return;
         }
         if let Some(stream) = self.streams.remove(&id) {
+            self.census.leave(id);
             self.moving.insert(id, Moved { stream, peer });
             let request = Request::MoveTcp { stream: id, worker };
             self.requests.push_back(request);
@@ -85,8 +120,7 @@ impl Links {
 
     /// Takes over a connection from another worker; `None` when there are too many.
     pub(crate) fn adopt(&mut self, moved: Moved) -> Option<StreamId> {
-        let open = self.streams.values().filter(|s| !s.has_ended()).count();
-        if open >= STREAMS_MAX {
+        if self.census.open() >= STREAMS_MAX {
             self.streams_refused += 1;
             return None;
         }
@@ -100,27 +134,12 @@ impl Links {
         Some(id)
     }
 
-    /// Whether a handshake from `source` may begin. While all places are taken, another one gives way, or this one.
-    fn make_handshake_room(&mut self, source: Source) -> bool {
-        // The oldest have the smallest names.
-        let handshaking = self.streams.iter().filter_map(|(&id, stream)| {
-            let open = !stream.has_ended() && stream.is_handshaking();
-            open.then(|| (id, Source::of(stream.remote.ip())))
-        });
-        if handshaking.clone().count() < HANDSHAKES_MAX {
-            return true;
-        }
-        let out = gives_way(source, handshaking);
-        if let Some(id) = out {
-            self.streams_refused += 1;
-            self.fail(id, "others waited for the place".into());
-        }
-        out.is_some()
-    }
-
     fn add_stream(&mut self, stream: Box<Stream>) -> StreamId {
         let id = StreamId(self.next_stream);
         self.next_stream = self.next_stream.wrapping_add(1);
+        let source = Source::of(stream.remote.ip());
+        let handshaking = stream.is_handshaking();
+        self.census.enter(id, handshaking.then_some(source));
         self.streams.insert(id, stream);
         self.note_timer(id);
         self.mark_dirty(id);
@@ -213,6 +232,7 @@ impl Links {
                 // The TLS layer's reason is closer to the cause.
                 closed @ LinkEvent::Closed { .. } => end = Some(closed),
                 connected @ LinkEvent::Connected { .. } => {
+                    self.census.end_handshake(id);
                     self.events.push_back((LinkId::Tls(id), connected));
                 }
             }
@@ -233,6 +253,7 @@ impl Links {
         if let Some(stream) = self.streams.remove(&id)
             && !stream.has_ended()
         {
+            self.census.leave(id);
             let event = LinkEvent::closed(reason);
             self.events.push_back((LinkId::Tls(id), event));
         }
@@ -294,8 +315,118 @@ impl Links {
     fn end_stream(&mut self, id: StreamId, closed: LinkEvent) {
         if let Some(stream) = self.stream_mut(id) {
             stream.end();
+            self.census.leave(id);
             self.mark_dirty(id);
             self.events.push_back((LinkId::Tls(id), closed));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::sync::Arc;
+
+    use ropewalk_transport::{CongestionControl, Event, Slice};
+    use ropewalk_types::Duration;
+
+    use super::super::tuning::HANDSHAKES_MAX;
+    use super::*;
+    use crate::settings::Environment;
+
+    fn identity(number: u8) -> Identity {
+        Identity::from_seed([number; 32]).unwrap()
+    }
+
+    /// Links of a hub that lets everybody in.
+    fn hub() -> Links {
+        let environment = Environment {
+            base: std::time::Instant::now(),
+            segmentation: false,
+            udp_payload_max: 1_472,
+            session: 1,
+            tunnels: 1,
+            transport: Some([0; 32]),
+            slice: Slice::WHOLE,
+        };
+        let allowed: KeyCheck = Arc::new(|_| true);
+        let congestion = CongestionControl::default();
+        Links::new(identity(1), Some(allowed), congestion, &environment).unwrap()
+    }
+
+    fn is_right(links: &Links) -> bool {
+        let open = links.streams.iter().filter(|(_, s)| !s.has_ended());
+        let open = open.map(|(&id, stream)| (id, stream.is_handshaking()));
+        links.census.is_of(open)
+    }
+
+    /// Does the handshake of a site that expects this key; whether it comes about.
+    fn handshake(links: &mut Links, id: StreamId, hub: &Identity) -> bool {
+        let mut site = TlsPath::client(&identity(2), hub.public_key()).unwrap();
+        let (mut there, mut back) = (Vec::new(), Vec::new());
+        for _ in 0..4 {
+            site.poll_output(&mut there);
+            links.handle_stream_data(id, &there);
+            there.clear();
+            if let Some(stream) = links.stream_mut(id) {
+                stream.give_output(&mut back);
+            }
+            site.handle_bytes(&back).ok();
+            back.clear();
+        }
+        matches!(site.poll_event(), Some(Event::Connected { .. }))
+    }
+
+    #[test]
+    fn each_connection_is_counted_while_it_is_open_and_in_its_handshake() {
+        let mut links = hub();
+        let at = |host: usize| SocketAddr::from(([192, 0, 2, host as u8], 443));
+        let now = Instant::ZERO;
+        let own = identity(1);
+        let first = links.accept(now, at(1), None).unwrap();
+        assert!(is_right(&links) && handshake(&mut links, first, &own));
+        assert!(is_right(&links), "the handshake is over");
+        // All from one host, until it has all places.
+        let mut ids = Vec::new();
+        for _ in 0..HANDSHAKES_MAX {
+            ids.push(links.accept(now, at(2), None).unwrap());
+        }
+        assert_eq!(
+            links.accept(now, at(2), None),
+            None,
+            "its own have no fewer"
+        );
+        let other = links.accept(now, at(3), None).unwrap();
+        assert!(links.stream(ids[0]).is_none(), "the oldest gives way");
+        assert!(is_right(&links));
+        links.handle_stream_data(ids[1], b"not TLS");
+        assert!(links.stream(ids[1]).is_none() && is_right(&links));
+        links.handle_stream_closed(ids[2], "reset".into());
+        links.close(now, LinkId::Tls(ids[3]), "bye");
+        links.close(now, LinkId::Tls(ids[3]), "bye");
+        assert!(is_right(&links));
+        links.move_stream(first, identity(2).public_key(), 1);
+        assert!(is_right(&links));
+        let moved = links.take_moved(first).unwrap();
+        links.adopt(moved).unwrap();
+        assert!(is_right(&links));
+        links.handle_streams_timeout(now + ACCEPT_HANDSHAKE + Duration::from_millis(1));
+        assert!(links.stream(other).is_none() && is_right(&links));
+        assert_eq!(links.census.open(), 1, "the one that moved there and back");
+    }
+
+    #[test]
+    fn who_connects_over_tcp_after_a_change_of_the_key_meets_the_new_one() {
+        let mut links = hub();
+        let (old, new) = (identity(1), identity(9));
+        let at = SocketAddr::from(([192, 0, 2, 1], 443));
+        let before = links.accept(Instant::ZERO, at, None).unwrap();
+        links.set_identity(&new);
+        let after = links.accept(Instant::ZERO, at, None).unwrap();
+        assert!(handshake(&mut links, before, &old));
+        assert!(handshake(&mut links, after, &new));
+        let third = links.accept(Instant::ZERO, at, None).unwrap();
+        assert!(!handshake(&mut links, third, &old));
     }
 }

@@ -63,6 +63,36 @@ pub struct TlsPath {
     key_changes: u64,
 }
 
+/// What all connections share that one identity accepts.
+#[derive(Clone)]
+pub struct TlsServer(Arc<rustls::ServerConfig>);
+
+impl TlsServer {
+    /// Accepts as `identity`; `allowed` says which keys may connect.
+    ///
+    /// # Errors
+    /// When TLS refuses the key.
+    pub fn new(identity: &Identity, allowed: KeyCheck) -> Result<Self, TransportError> {
+        let config = credentials::server_config(identity, allowed)?;
+        Ok(Self(Arc::new(config)))
+    }
+
+    /// The accepting side of a connection.
+    ///
+    /// # Errors
+    /// When TLS refuses it.
+    pub fn accept(&self) -> Result<TlsPath, TransportError> {
+        let tls = ServerConnection::new(Arc::clone(&self.0)).map_err(|e| tls_error(&e))?;
+        Ok(TlsPath::new(tls.into(), false))
+    }
+}
+
+impl core::fmt::Debug for TlsServer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("TlsServer").finish_non_exhaustive()
+    }
+}
+
 impl TlsPath {
     /// The connecting side; the peer's key must be `peer_key`.
     ///
@@ -87,14 +117,12 @@ impl TlsPath {
         Ok(Self::new(tls.into(), true))
     }
 
-    /// The accepting side; `allowed` says which keys may connect.
+    /// The accepting side; `allowed` says which keys may connect. Who accepts many uses [`TlsServer`].
     ///
     /// # Errors
     /// When TLS refuses the key.
     pub fn server(identity: &Identity, allowed: KeyCheck) -> Result<Self, TransportError> {
-        let config = Arc::new(credentials::server_config(identity, allowed)?);
-        let tls = ServerConnection::new(config).map_err(|e| tls_error(&e))?;
-        Ok(Self::new(tls.into(), false))
+        TlsServer::new(identity, allowed)?.accept()
     }
 
     fn new(mut tls: Connection, connecting: bool) -> Self {
