@@ -97,6 +97,23 @@ impl EngineHandle {
         &self.pulse
     }
 
+    /// Of a thread that hears no commands and does `work` instead of moving packets.
+    #[cfg(test)]
+    pub(crate) fn detached(work: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> Self {
+        let wake = eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd");
+        let wake = Arc::new(wake);
+        Self {
+            commands: channel().0,
+            pulse: Pulse::new("engine-0".into(), Arc::default(), Arc::clone(&wake)),
+            wake,
+            thread: std::thread::spawn(work),
+            info: EngineInfo {
+                interface: "ropewalk0".into(),
+                ifindex: 1,
+            },
+        }
+    }
+
     /// Waits for the engine to end.
     ///
     /// # Errors
@@ -367,8 +384,12 @@ impl<R: Role + Send + 'static> Engine<R> {
     }
 
     fn timeout(&mut self, now: Instant) -> Option<Timespec> {
-        let due = self.session.poll_timeout();
-        let due = due.into_iter().chain(self.asked.due()).min()?;
+        let due = [
+            self.session.poll_timeout(),
+            self.sockets.poll_timeout(),
+            self.asked.due(),
+        ];
+        let due = due.into_iter().flatten().min()?;
         let wait = due.since(now);
         Some(Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),

@@ -2,27 +2,33 @@
 //! the directory by which the engine knows keys.
 //!
 //! Invariants: one list at a time is read and taken over, so that the directory never goes back to an
-//! older one. Who is no longer in the list is shut out first, whatever fails after that. A new site is
-//! let in only once the rules count for it.
+//! older one: only [one thread](inbox::AdmissionThread) has the [`Admission`]. Who is no longer in the list is shut
+//! out first, whatever fails after that. A new site is let in only once the rules count for it.
+
+pub(super) mod inbox;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context;
 use ropewalk_config::HubConfig;
 use ropewalk_session::SiteDirectory;
 use ropewalk_transport::PublicKey;
 
+use self::inbox::Work;
 use super::Commands;
 use crate::engine::control::Command;
 use crate::sites::{Enrolled, Refusal, Sites, Time};
 
 /// Renews the firewall rules for a list of sites.
-type Renew = Box<dyn Fn(&Sites) -> anyhow::Result<()> + Send + Sync>;
+type Renew = Box<dyn Fn(&Sites) -> anyhow::Result<()> + Send>;
+
+/// Sets the firewall rules again if they are gone.
+type Keep = Box<dyn Fn() + Send>;
 
 /// Is told of inner addresses that no site has any more.
-type Forget = Box<dyn Fn(&[IpAddr]) + Send + Sync>;
+type Forget = Box<dyn Fn(&[IpAddr]) + Send>;
 
 /// Takes lists of sites over.
 pub(super) struct Admission {
@@ -33,15 +39,32 @@ pub(super) struct Admission {
     /// The hub's own key.
     pub(super) hub: PublicKey,
     pub(super) renew: Renew,
+    pub(super) keep_rules: Keep,
     /// Ends what the kernel remembers of connections of these inner addresses.
     pub(super) forget: Forget,
     pub(super) directory: Arc<SiteDirectory>,
     pub(super) commands: Commands,
-    /// Held from the moment when the list is read until it is taken over.
-    pub(super) turn: Mutex<()>,
 }
 
 impl Admission {
+    /// Does what waits for the [thread](inbox::AdmissionThread). What became of it, in words.
+    ///
+    /// # Errors
+    /// Those of [`Self::reload`]; errors of other work are in the log.
+    pub(super) fn work(&self, work: Work) -> anyhow::Result<String> {
+        match work {
+            Work::Reload => return self.reload(),
+            Work::KeepRules => (self.keep_rules)(),
+            Work::Confirm(key) => self.confirm(&key),
+            Work::Enrol {
+                invitation,
+                key,
+                proved,
+            } => self.enrol(invitation, key, proved),
+        }
+        Ok(String::new())
+    }
+
     /// Reads the sites file, and takes it over. May wait for the file and for `nft`. How many sites
     /// there are, in words.
     ///
@@ -49,7 +72,6 @@ impl Admission {
     /// The file is not usable, the rules cannot be renewed, or the engine has stopped. Only sites that were let
     /// in before go on then, less those that the file has no more.
     pub(super) fn reload(&self) -> anyhow::Result<String> {
-        let _turn = self.turn();
         let sites = Sites::load(&self.config)?;
         self.take_over(&sites)?;
         Ok(format!("{} sites", sites.all().len()))
@@ -80,7 +102,6 @@ impl Admission {
 
     /// A site has connected with its next key: the former one ends. May wait as [`Self::reload`] does.
     pub(super) fn confirm(&self, key: &PublicKey) {
-        let _turn = self.turn();
         let confirmed = Sites::edit(&self.config, |sites| {
             let confirmed = sites.confirm(key).map(|site| site.name.clone());
             Ok((confirmed, sites.clone()))
@@ -121,7 +142,6 @@ impl Admission {
         key: PublicKey,
         proved: bool,
     ) -> anyhow::Result<Option<Refusal>> {
-        let _turn = self.turn();
         let enrolled = Sites::edit(&self.config, |sites| {
             let (site, new) = sites.enrol(&self.hub, &invitation, key, proved, Time::now())?;
             let name = site.name.clone();
@@ -175,18 +195,17 @@ impl Admission {
         self.directory.set_next_keys(sites.next_keys());
         (self.commands.0)(Command::ReloadSites)
     }
-
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
     use std::time::Duration;
 
+    use super::inbox::AdmissionThread;
     use super::*;
     use crate::sites::{Credential, Invitation, Terms};
     use ropewalk_transport::Identity;
@@ -231,6 +250,7 @@ mod tests {
                 anyhow::ensure!(renewed.load(Ordering::Relaxed), "no nft");
                 Ok(())
             }),
+            keep_rules: Box::new(|| {}),
             forget: {
                 let forgotten = Arc::clone(&forgotten);
                 Box::new(move |gone| forgotten.lock().unwrap().extend_from_slice(gone))
@@ -240,7 +260,6 @@ mod tests {
                 sink.lock().unwrap().push(command);
                 Ok(())
             })),
-            turn: Mutex::default(),
         };
         admission.reload().unwrap();
         assert!(admission.directory.find(&key(3)).is_some());
@@ -390,27 +409,30 @@ mod tests {
     fn lists_are_taken_over_in_the_order_in_which_they_are_read() {
         let directory = tempfile::tempdir().unwrap();
         let mut scene = scene(directory.path());
-        // The first take-over stops in the middle until the second has had its chance.
-        let (first, second) = (Arc::new(AtomicBool::new(false)), Duration::from_millis(300));
-        let begun = Arc::clone(&first);
+        // The first take-over stops in the middle until the second has been asked for.
+        let (begun, begins) = channel();
+        let (end, ended) = channel();
         scene.admission.renew = Box::new(move |_| {
-            if !begun.swap(true, Ordering::SeqCst) {
-                std::thread::sleep(second);
-            }
-            Ok(())
+            begun.send(()).unwrap();
+            Ok(ended.recv().unwrap())
         });
-        let admission = &scene.admission;
-        std::thread::scope(|scope| {
-            scope.spawn(|| admission.enrol(key(100), key(1), true));
-            while !first.load(Ordering::SeqCst) {
-                std::thread::yield_now();
-            }
-            Sites::edit(&admission.config, |sites| sites.revoke("van")).unwrap();
-            admission.reload().unwrap();
-        });
-        assert!(admission.directory.find(&key(1)).is_some());
+        let (config, known) = (
+            scene.admission.config.clone(),
+            Arc::clone(&scene.admission.directory),
+        );
+        let admission = scene.admission;
+        let thread = AdmissionThread::start(move |work| admission.work(work)).unwrap();
+        thread.inbox.enrol(key(100), key(1), true);
+        begins.recv().unwrap();
+        Sites::edit(&config, |sites| sites.revoke("van")).unwrap();
+        let reload = thread.inbox.reload();
+        (0..2).for_each(|_| end.send(()).unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let what = runtime.unwrap().block_on(reload).unwrap();
+        assert_eq!(what, "1 sites");
+        assert!(known.find(&key(1)).is_some());
         assert!(
-            admission.directory.find(&key(3)).is_none(),
+            known.find(&key(3)).is_none(),
             "an older list has brought the revoked site back"
         );
     }

@@ -15,7 +15,8 @@ use super::api::{Api, CommandSink, Reload};
 use super::memory::{self, Memory};
 use super::watchdog::Watchdog;
 use super::{
-    ApiSocket, Asked, Commands, Held, Signals, keys, notify, reload_and_log, restarts, rights,
+    ApiSocket, Asked, Commands, Held, Signals, in_turn, keys, notify, reload_and_log, restarts,
+    rights,
 };
 use crate::engine::control::Command;
 
@@ -84,7 +85,7 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
 
 fn reload(path: &Path, shared: Arc<Mutex<Shared>>, done: mpsc::Sender<()>) -> Reload {
     let path = path.to_owned();
-    Arc::new(move || {
+    in_turn(move || {
         let config = config::load_balance(&path)?;
         let version = check(&config, None)?;
         let (uplinks, rules) = (config.uplinks.marks.len(), config.rules.len());

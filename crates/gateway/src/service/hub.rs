@@ -3,16 +3,16 @@
 use std::net::IpAddr;
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use ropewalk_io::{conntrack, netlink};
 use ropewalk_session::{HubSettings, KeyEvent, KeyStep, SiteDirectory};
 use ropewalk_transport::{Identity, PublicKey};
-use tokio::sync::mpsc;
 
 use super::admission::Admission;
+use super::admission::inbox::AdmissionThread;
 use super::api::{Api, Reload};
 use super::memory::{self, Memory};
 use super::network::Firewall;
@@ -49,13 +49,12 @@ const FAULT: &str = "ROPEWALK_TEST_FAULT";
 pub(super) struct Hub {
     pub(super) engine: RunningEngine,
     pub(super) reload: Reload,
-    /// Lets invited sites join.
-    admission: Arc<Admission>,
+    /// Lets invited sites join, and keeps the rules.
+    admission: AdmissionThread,
     /// The firewall rules.
     pub(super) firewall: Arc<Firewall>,
     /// Sites known at the start.
     pub(super) sites: usize,
-    events: mpsc::Receiver<EngineEvent>,
 }
 
 pub(super) async fn run(
@@ -103,7 +102,7 @@ pub(super) async fn run(
     };
     notify::send(notify::Stopping);
     drop(api);
-    let stopped = hub.engine.stop().await;
+    let stopped = hub.stop().await;
     prepared.changes.end(signals.is_restart(path).await);
     tracing::info!("hub has stopped");
     result.and(stopped)
@@ -143,7 +142,7 @@ impl Hub {
         };
         let handles = start_hub(&host_settings(&config.common), settings, &sink, workers)
             .context("the hub cannot start")?;
-        let engine = RunningEngine::new(handles)?;
+        let engine = RunningEngine::new(handles, events)?;
         // Before the interface is up: on a machine that forwards already, what sites send at once
         // would leave untranslated, and open connections of theirs be reset.
         let mut nat = network::hub_nat(&engine.tun, config);
@@ -152,22 +151,22 @@ impl Hub {
         network::set_up_hub(changes, &nat, config)?;
         let firewall = Arc::new(Firewall::new(nat, config.forward));
         engine.tun.configure(&config.own_addresses())?;
-        let admission = Arc::new(admission(
+        let admission = admission(
             &engine,
             identity.public_key(),
             configured,
             config,
             Arc::clone(&firewall),
             directory,
-        ));
-        let reloading = Arc::clone(&admission);
+        );
+        let admission = AdmissionThread::start(move |work| admission.work(work))?;
+        let inbox = admission.inbox.clone();
         Ok(Self {
             admission,
-            reload: Arc::new(move || reloading.reload()),
+            reload: Arc::new(move || Box::pin(inbox.reload())),
             firewall,
             sites: sites.all().len(),
             engine,
-            events,
         })
     }
 
@@ -179,23 +178,20 @@ impl Hub {
         let mut look = tokio::time::interval(RULES_INTERVAL);
         loop {
             tokio::select! {
-                _ = look.tick() => keep_rules(&self.firewall),
+                _ = look.tick() => self.admission.inbox.keep_rules(),
                 asked = signals.next() => match asked {
                     Asked::Stop => return Ok(()),
                     Asked::Reload => reload_and_log(&self.reload),
                 },
-                event = self.events.recv() => match event {
+                event = self.engine.events.recv() => match event {
                     Some(EngineEvent::MtuChanged(mtu)) => {
                         tracing::debug!(mtu, "inner MTU changed");
                     }
                     Some(EngineEvent::Enrol { invitation, key, proved }) => {
-                        let admission = Arc::clone(&self.admission);
-                        // Files may be slow, and the sites wait for one another's lock.
-                        tokio::task::spawn_blocking(move || admission.enrol(invitation, key, proved));
+                        self.admission.inbox.enrol(invitation, key, proved);
                     }
                     Some(EngineEvent::Key(KeyEvent::Used(key))) => {
-                        let admission = Arc::clone(&self.admission);
-                        tokio::task::spawn_blocking(move || admission.confirm(&key));
+                        self.admission.inbox.confirm(key);
                     }
                     // The engine writes tunnels down at a bounded pace for each site.
                     Some(
@@ -211,6 +207,16 @@ impl Hub {
                 },
             }
         }
+    }
+
+    /// Stops what serves sites, and waits for it.
+    ///
+    /// # Errors
+    /// What made the engine fail.
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        // Nothing sets rules after the rules have been taken back.
+        self.admission.stop().await;
+        self.engine.stop().await
     }
 }
 
@@ -256,6 +262,7 @@ fn admission(
     directory: Arc<SiteDirectory>,
 ) -> Admission {
     let usable = usable.clone();
+    let kept = Arc::clone(&firewall);
     Admission {
         config: config.clone(),
         ipv6: usable.pool_v6.is_some(),
@@ -266,10 +273,10 @@ fn admission(
             let egress = network::egress(&usable, sites, &interfaces);
             firewall.change(|nat| nat.egress = Some(egress))
         }),
+        keep_rules: Box::new(move || keep_rules(&kept)),
         forget: Box::new(forget),
         directory,
         commands: engine.commands.clone(),
-        turn: Mutex::default(),
     }
 }
 

@@ -35,9 +35,11 @@ use anyhow::{Context, bail};
 use ropewalk_session::CommonSettings;
 use ropewalk_transport::Identity;
 use ropewalk_types::Lines;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::engine::control::Command;
 use crate::engine::settings::{EngineEvent, EventSink, HostSettings};
@@ -232,12 +234,26 @@ struct Prepared {
 impl Prepared {
     fn new(role: &str, common: &Common) -> anyhow::Result<Self> {
         let identity = key_file::load(&common.key_file)?;
+        raise_open_files();
         let Held { changes, _lock } = Held::new(role, common)?;
         Ok(Self {
             identity,
             changes,
             _lock,
         })
+    }
+}
+
+/// Raises how many files this process may have open to what it may choose itself: each connection over TCP is one, and
+/// many shells allow 1,024.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, ?limit, "the number of open files stays bounded as it was");
     }
 }
 
@@ -280,19 +296,15 @@ fn event_channel() -> (EventSink, mpsc::Receiver<EngineEvent>) {
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
     let (start, lines) = (std::time::Instant::now(), Mutex::new(Lines::default()));
     let sink = EventSink::new(move |event| {
-        let sent = if matches!(event, EngineEvent::Stopped { .. }) {
+        // While the gateway stops nobody listens.
+        if matches!(event, EngineEvent::Stopped { .. }) {
             // The last word of a thread: it can wait, and a hub without one of its workers must end.
-            sender
-                .blocking_send(event)
-                .map_err(|error| error.to_string())
-        } else {
-            sender.try_send(event).map_err(|error| error.to_string())
-        };
-        if let Err(error) = sent {
+            sender.blocking_send(event).ok();
+        } else if let Err(error @ TrySendError::Full(_)) = sender.try_send(event) {
             let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
             if lines.allow(ropewalk_types::Instant::ZERO + start.elapsed()) {
                 let count = 1 + lines.take_left_out();
-                tracing::warn!(error, count, "events of the engine were lost");
+                tracing::warn!(%error, count, "events of the engine were lost");
             }
         }
     });
@@ -306,6 +318,8 @@ struct RunningEngine {
     handles: Vec<EngineHandle>,
     tun: Tun,
     commands: Commands,
+    /// What the workers say.
+    events: mpsc::Receiver<EngineEvent>,
 }
 
 /// Hands commands to the engine.
@@ -328,7 +342,10 @@ impl Commands {
 }
 
 impl RunningEngine {
-    fn new(handles: Vec<EngineHandle>) -> anyhow::Result<Self> {
+    fn new(
+        handles: Vec<EngineHandle>,
+        events: mpsc::Receiver<EngineEvent>,
+    ) -> anyhow::Result<Self> {
         let info = handles.first().context("no engine")?.info();
         let tun = Tun {
             name: info.interface.clone(),
@@ -343,6 +360,7 @@ impl RunningEngine {
             handles,
             tun,
             commands,
+            events,
         })
     }
 
@@ -361,6 +379,8 @@ impl RunningEngine {
     /// # Errors
     /// What made the engine fail.
     async fn stop(mut self) -> anyhow::Result<()> {
+        // Their last words wait for room.
+        self.events.close();
         let handles = std::mem::take(&mut self.handles);
         for handle in &handles {
             let _ = handle.send(Command::Shutdown);
@@ -384,6 +404,7 @@ impl RunningEngine {
 
 impl Drop for RunningEngine {
     fn drop(&mut self) {
+        self.events.close();
         for handle in &self.handles {
             let _ = handle.send(Command::Shutdown);
         }
@@ -476,19 +497,69 @@ impl Signals {
     }
 }
 
+/// Reloads, and goes on meanwhile.
 fn reload_and_log(reload: &Reload) {
-    match reload() {
-        Ok(what) => tracing::info!(what, "reloaded"),
-        Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "nothing was reloaded");
+    let reload = reload();
+    tokio::spawn(async move {
+        match reload.await {
+            Ok(what) => tracing::info!(what, "reloaded"),
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "nothing was reloaded");
+            }
         }
-    }
+    });
+}
+
+/// What reloads by work that may wait for files: in the background, and one at a time.
+fn in_turn(work: impl Fn() -> anyhow::Result<String> + Send + Sync + 'static) -> Reload {
+    let (work, turn) = (Arc::new(work), Arc::new(tokio::sync::Mutex::new(())));
+    Arc::new(move || {
+        let (work, turn) = (Arc::clone(&work), Arc::clone(&turn));
+        Box::pin(async move {
+            let _turn = turn.lock().await;
+            tokio::task::spawn_blocking(move || work()).await?
+        })
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::with_notice;
+
+    #[test]
+    fn as_many_files_may_be_open_as_this_process_may_choose() {
+        let limit = getrlimit(Resource::Nofile);
+        let current = Some(limit.current.map_or(4_096, |most| most.min(4_096) - 1));
+        setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+        raise_open_files();
+        assert_eq!(getrlimit(Resource::Nofile).current, limit.maximum);
+    }
+
+    #[test]
+    fn a_start_that_fails_ends_though_more_events_wait_than_there_is_room_for() {
+        let (sink, events) = event_channel();
+        for _ in 0..EVENTS_MAX {
+            sink.send(EngineEvent::TunnelUp { peer: "a".into() });
+        }
+        let worker = EngineHandle::detached(move || {
+            sink.send(EngineEvent::Stopped { error: None });
+            Ok(())
+        });
+        let engine = RunningEngine::new(vec![worker], events).unwrap();
+        // It waits for room by then.
+        std::thread::sleep(Duration::from_millis(100));
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(engine);
+            done.send(()).ok();
+        });
+        let ended = is_done.recv_timeout(Duration::from_secs(5));
+        assert!(
+            ended.is_ok(),
+            "the engine and who drops it wait for each other"
+        );
+    }
 
     #[test]
     fn a_worker_that_panics_is_heard_of_even_when_nobody_keeps_up_with_events() {

@@ -93,7 +93,7 @@ pub(super) async fn run(
     notify::send(notify::Stopping);
     drop(api);
     // Sites first: they must not send into a tunnel that is gone.
-    let stopped = hub.engine.stop().await;
+    let stopped = hub.stop().await;
     let stopped = stopped.and(site.stop().await);
     // Each of them may have been the one to hear it.
     site_signals.is_restart |= hub_signals.is_restart;
@@ -122,8 +122,11 @@ fn load_site(path: &Path) -> anyhow::Result<SiteConfig> {
 
 fn reload_both(hub: Reload, site: Reload) -> Reload {
     Arc::new(move || {
-        let sites = hub()?;
-        Ok(format!("{sites}; {}", site()?))
+        let (hub, site) = (hub(), Arc::clone(&site));
+        Box::pin(async move {
+            let sites = hub.await?;
+            Ok(format!("{sites}; {}", site().await?))
+        })
     })
 }
 

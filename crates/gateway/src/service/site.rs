@@ -29,7 +29,7 @@ use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::watchdog::Watchdog;
 use super::{
     ApiSocket, Asked, Commands, Prepared, RunningEngine, Signals, assigned, event_channel,
-    host_settings, keys, network, notify, reload_and_log, resolve, restarts, rights,
+    host_settings, in_turn, keys, network, notify, reload_and_log, resolve, restarts, rights,
     session_settings,
 };
 use crate::engine::control::{Command, Uplink};
@@ -65,7 +65,6 @@ pub(super) struct Site {
     config: SiteConfig,
     hub: Arc<HubAddresses>,
     rules: Arc<Mutex<UplinkRules>>,
-    events: mpsc::Receiver<EngineEvent>,
     reloads: mpsc::Receiver<()>,
     interfaces: watch::Receiver<Vec<Interface>>,
     _watching: Watch,
@@ -192,7 +191,7 @@ impl Site {
             ..host_settings(&config.common)
         };
         let handle = start_site(&host, settings, &sink).context("the site cannot start")?;
-        let engine = RunningEngine::new(handle)?;
+        let engine = RunningEngine::new(handle, events)?;
         engine.tun.configure(&[])?;
         keys.begin(&engine.commands)?;
         let direct = Direct::start(&config, &engine.tun, changes).await?;
@@ -214,7 +213,6 @@ impl Site {
             config,
             hub,
             rules,
-            events,
             reloads,
             interfaces,
             _watching: watching,
@@ -288,7 +286,7 @@ impl Site {
                     Asked::Stop => return Ok(()),
                     Asked::Reload => reload_and_log(&self.reload),
                 },
-                event = self.events.recv() => match event {
+                event = self.engine.events.recv() => match event {
                     Some(EngineEvent::Stopped { error: Some(error) }) => {
                         anyhow::bail!("the engine failed: {error}");
                     }
@@ -665,7 +663,7 @@ fn reload(
 ) -> Reload {
     let path = path.to_owned();
     let spread = direct.map(Direct::reload);
-    Arc::new(move || {
+    in_turn(move || {
         let config = load(&path)?;
         let count = config.uplinks.marks.len();
         if let Some(spread) = &spread {

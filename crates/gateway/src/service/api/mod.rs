@@ -27,6 +27,7 @@ mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
@@ -60,8 +61,10 @@ const HEALTH_LOOK: Duration = Duration::from_millis(1);
 
 /// Hands a command to the engine.
 pub type CommandSink = Arc<dyn Fn(Command) -> anyhow::Result<()> + Send + Sync>;
-/// Reads again what can change while running; says what was read.
-pub type Reload = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
+/// Reads again what can change while running; says what was read. Asks at once, and waits without a thread.
+pub type Reload = Arc<dyn Fn() -> Reloading + Send + Sync>;
+/// The answer to come.
+pub type Reloading = Pin<Box<dyn Future<Output = anyhow::Result<String>> + Send>>;
 
 /// Sets marks of the uplink with this name.
 pub type Mark = Arc<dyn Fn(&str, Marks) -> Result<(), String> + Send + Sync>;
@@ -410,7 +413,7 @@ async fn change_key(
 }
 
 async fn reload(State(api): State<Api>) -> Answer<Json<Reloaded>> {
-    match (api.reload)() {
+    match (api.reload)().await {
         Ok(what) => {
             tracing::info!(what, "reloaded");
             Ok(Json(Reloaded { reloaded: what }))

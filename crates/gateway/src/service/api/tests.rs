@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropewalk_api::{Direction, PathUse, TunnelStatus};
 use ropewalk_core::schedule::SchedulerKind;
@@ -23,6 +23,15 @@ struct Gateway {
 
 impl Gateway {
     fn start(is_hub: bool, engine: impl FnOnce(Receiver<Command>) + Send + 'static) -> Self {
+        Self::with_reload(Duration::ZERO, is_hub, engine)
+    }
+
+    /// A gateway whose reloads take so long.
+    fn with_reload(
+        reload: Duration,
+        is_hub: bool,
+        engine: impl FnOnce(Receiver<Command>) + Send + 'static,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("api.sock");
         let (sender, receiver) = channel();
@@ -48,8 +57,11 @@ impl Gateway {
                     .map_err(|_| anyhow::anyhow!("the engine has stopped"))
             }),
             reload: Arc::new(move || {
-                anyhow::ensure!(is_hub, "site.toml:3: broken");
-                Ok("2 sites".to_owned())
+                Box::pin(async move {
+                    tokio::time::sleep(reload).await;
+                    anyhow::ensure!(is_hub, "site.toml:3: broken");
+                    Ok("2 sites".to_owned())
+                })
             }),
             change_key: Arc::new(|request: KeyRequest| {
                 anyhow::ensure!(!request.switch || request.force, "there is no next key");
@@ -152,6 +164,27 @@ fn answering(commands: Receiver<Command>) {
             | Command::Key(_)
             | Command::Shutdown => {}
         }
+    }
+}
+
+#[test]
+fn who_waits_for_reloads_keeps_nobody_from_the_state() {
+    let gateway = Gateway::with_reload(Duration::from_secs(2), true, answering);
+    let began = Instant::now();
+    let reloading: Vec<_> = (0..8)
+        .map(|_| {
+            let client = gateway.client();
+            std::thread::spawn(move || client.post::<Value>("/v1/sites/reload", &json!({})))
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    for path in ["/v1/status", "/healthz"] {
+        gateway.client().get::<Value>(path).unwrap();
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    for reload in reloading {
+        assert_eq!(reload.join().unwrap().unwrap()["reloaded"], "2 sites");
     }
 }
 
