@@ -108,6 +108,9 @@ pub(crate) struct Run {
     /// How often it misbehaves, times in a second.
     #[arg(long, value_name = "RATE", value_parser = rate, requires = "hostile")]
     pub(crate) hostile_rate: Option<f64>,
+    /// Sockets of the host, each with a port of its own: its connections take them in turn.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256), default_value_t = 1, requires = "hostile")]
+    pub(crate) hostile_sockets: u32,
     /// Process of the hub on this machine, for its processor time and memory.
     #[arg(long, value_name = "PID")]
     pub(crate) hub_pid: Option<u32>,

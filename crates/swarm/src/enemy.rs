@@ -34,6 +34,7 @@ impl Enemy {
                 hub_key: args.hub_key,
                 identity: secret.derived(args.common.count)?,
                 rate: args.hostile_rate.unwrap_or_else(|| usual_rate(behaviour)),
+                sockets: args.hostile_sockets,
             },
             begin: Barrier::new(2),
             stop: AtomicBool::new(false),

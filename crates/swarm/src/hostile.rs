@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use clap::ValueEnum;
 use ropewalk_io::clock::Clock;
 use ropewalk_transport::{
-    CongestionControl, ConnectionId, Endpoint, EndpointConfig, Event, Identity, PublicKey, SocketId,
+    ConnectOptions, ConnectionId, Endpoint, EndpointConfig, Event, Identity, PublicKey, SocketId,
 };
 use ropewalk_types::{Ecn, Instant};
 use ropewalk_wire::{
@@ -71,6 +71,8 @@ pub(crate) struct Target {
     pub(crate) identity: Identity,
     /// Times in a second that it misbehaves.
     pub(crate) rate: f64,
+    /// Sockets, of ports of their own, that its connections take in turn: 1 at least.
+    pub(crate) sockets: u32,
 }
 
 /// Misbehaves until told to stop, and counts how often.
@@ -107,9 +109,12 @@ struct Host<'a> {
     behaviour: Behaviour,
     target: &'a Target,
     clock: Clock,
-    socket: UdpSocket,
+    /// By [`SocketId`].
+    sockets: Vec<UdpSocket>,
     endpoint: Endpoint,
     connections: Vec<ConnectionId>,
+    /// Of the next connection.
+    next_socket: u32,
     /// The first connection is up and has said hello.
     up: Option<ConnectionId>,
     /// The hub has answered the hello.
@@ -136,8 +141,12 @@ impl<'a> Host<'a> {
         } else {
             "[::]:0"
         };
-        let socket = UdpSocket::bind(any).context("a hostile host has no socket")?;
-        socket.set_nonblocking(true)?;
+        let socket = |_| {
+            let socket = UdpSocket::bind(any).context("a hostile host has no socket")?;
+            socket.set_nonblocking(true)?;
+            anyhow::Ok(socket)
+        };
+        let sockets = (0..target.sockets).map(socket).collect::<Result<_, _>>()?;
         let identity = match behaviour {
             Behaviour::Mute => Identity::generate()?,
             Behaviour::Hellos
@@ -153,7 +162,8 @@ impl<'a> Host<'a> {
         let mut host = Self {
             behaviour,
             target,
-            socket,
+            sockets,
+            next_socket: 0,
             endpoint: Endpoint::new(config)?,
             connections: Vec::new(),
             up: None,
@@ -176,22 +186,29 @@ impl<'a> Host<'a> {
 
     fn connect(&mut self, now: Instant) -> anyhow::Result<()> {
         let Target { hub, hub_key, .. } = *self.target;
-        let control = CongestionControl::default();
-        let connection = self.endpoint.connect(now, hub, hub_key, control)?;
+        let options = ConnectOptions {
+            socket: SocketId(self.next_socket),
+            ..ConnectOptions::default()
+        };
+        self.next_socket = (self.next_socket + 1) % self.target.sockets;
+        let connection = self.endpoint.connect_with(now, hub, hub_key, options)?;
         self.connections.push(connection);
         Ok(())
     }
 
-    fn hear(&mut self, now: Instant) -> anyhow::Result<()> {
+    /// Takes in what has come to a socket.
+    fn hear_at(&mut self, now: Instant, socket: SocketId) {
         let mut bytes = [0; 2_048];
-        while let Ok((length, from)) = self.socket.recv_from(&mut bytes) {
+        let index = socket.0 as usize;
+        while let Some(Ok((length, from))) =
+            self.sockets.get(index).map(|s| s.recv_from(&mut bytes))
+        {
             // Of a Retry packet (RFC 9000 §17.2.5) all bits above the lowest four are known.
             let is_retry = bytes[0] & 0xf0 == 0xf0;
             if self.behaviour == Behaviour::Mute && !is_retry {
                 continue;
             }
             let data = BytesMut::from(&bytes[..length]);
-            let socket = SocketId::default();
             let on = self
                 .endpoint
                 .handle_udp(now, socket, from, None, Ecn::NotEct, data);
@@ -208,6 +225,12 @@ impl<'a> Host<'a> {
                     self.welcome = true;
                 }
             }
+        }
+    }
+
+    fn hear(&mut self, now: Instant) -> anyhow::Result<()> {
+        for socket in 0..self.target.sockets {
+            self.hear_at(now, SocketId(socket));
         }
         self.endpoint.handle_timeout(now);
         while let Some((id, event)) = self.endpoint.poll_event() {
@@ -376,21 +399,23 @@ impl<'a> Host<'a> {
             self.flush(now);
             return false;
         }
-        self.socket.send_to(&self.sealed, self.target.hub).is_ok()
+        let socket = self.up.and_then(|id| self.endpoint.socket(id));
+        self.send_at(socket.unwrap_or_default(), &self.sealed)
+    }
+
+    fn send_at(&self, socket: SocketId, bytes: &[u8]) -> bool {
+        let socket = self.sockets.get(socket.0 as usize);
+        socket.is_some_and(|socket| socket.send_to(bytes, self.target.hub).is_ok())
     }
 
     fn flush(&mut self, now: Instant) {
         while let Some(id) = self.endpoint.poll_dirty() {
-            while self
-                .endpoint
-                .poll_transmit(now, id, &mut self.buffer)
-                .is_some()
-            {
+            while let Some(transmit) = self.endpoint.poll_transmit(now, id, &mut self.buffer) {
                 if self.buffer.len() >= usize::from(FLOOD_BYTES) {
                     self.sealed.clone_from(&self.buffer);
                 }
                 // What does not fit is lost, as on the way.
-                self.socket.send_to(&self.buffer, self.target.hub).ok();
+                self.send_at(transmit.socket, &self.buffer);
             }
         }
     }
