@@ -40,9 +40,10 @@ manual: build ## the manual pages of all programs, in target/manual
 	@target/venv/bin/python scripts/manual target/manual
 	@echo "read one with: man -M target/manual ropewalk-up"
 
+# Not the benchmarks of crates/e2e: `make bench` builds them.
 build: ## the programs, in target/release
 	@./scripts/packages build
-	$(CARGO) build $(PROFILE) --bins
+	$(CARGO) build $(PROFILE) --workspace --exclude ropewalk-e2e --bins
 
 deb: ## a Debian package of the programs, in target/debian
 	@./packaging/deb.sh
