@@ -20,6 +20,12 @@ pub struct Failed {
     pub error: String,
 }
 
+impl Failed {
+    /// Why a gateway refuses a request that it does not know. Other requests can also be refused with status 404:
+    /// they name what is not there.
+    pub const NO_SUCH_PAGE: &str = "there is no such page";
+}
+
 /// Answer to `POST /v1/scheduler`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {

@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 
 use crate::exit::NotRunning;
-use ropewalk_api::Status;
+use ropewalk_api::{Failed, Status};
 use ropewalk_config::{BALANCE_CONFIG, Config, HUB_CONFIG, RELAY_CONFIG, RUN_DIR, SITE_CONFIG};
 
 /// Longest time a request may take.
@@ -173,7 +173,7 @@ impl Client {
         if status == StatusCode::SERVICE_UNAVAILABLE {
             return Err(NotRunning(reason).into());
         }
-        if status == StatusCode::NOT_FOUND {
+        if status == StatusCode::NOT_FOUND && reason == Failed::NO_SUCH_PAGE {
             return Err(anyhow!(reason).context(UNKNOWN_REQUEST));
         }
         Err(anyhow!(reason))

@@ -129,7 +129,7 @@ fn router(api: Api) -> Router {
         router = router.route(route.path(), handler(route));
     }
     router
-        .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "there is no such page") })
+        .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, Failed::NO_SUCH_PAGE) })
         .method_not_allowed_fallback(|| async {
             Refused::new(
                 StatusCode::METHOD_NOT_ALLOWED,

@@ -310,6 +310,12 @@ fn bad_requests_are_refused_with_a_reason() {
         let text = format!("{error:#}");
         assert!(text.contains(part), "{path} gave {text}");
         assert_eq!(exit::code(&error), exit::FAILURE, "{text}");
+        let is_unknown = path == "/v1/nothing";
+        assert_eq!(
+            text.contains("does not know this request"),
+            is_unknown,
+            "{path} gave {text}"
+        );
     }
 }
 
