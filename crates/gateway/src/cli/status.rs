@@ -9,7 +9,7 @@ use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
 use crate::exit::{self, NotRunning};
-use ropewalk_api::words::Weight;
+use ropewalk_api::words::{About, Weight, Words};
 use ropewalk_api::{KillSwitchStatus, PathStatus, Status, TunnelStatus, WorkerStatus};
 use ropewalk_wire::Versions;
 
@@ -276,11 +276,14 @@ fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {
     out
 }
 
-/// The state of a path in words, unless all is well or the gateway is of a version without words.
+/// The state of a path in words. While all is well these are what is used of its quota, if it has one. Nothing where
+/// the gateway is of a version without words.
 fn notable(path: &PathStatus) -> Option<String> {
     let notable = path.words.iter().any(|words| words.weight != Weight::Good);
-    let all: Vec<_> = path.words.iter().map(|words| words.text.as_str()).collect();
-    notable.then(|| all.join("; "))
+    let is_told = |words: &&Words| notable || path.quota.is_some() && words.about == About::Metered;
+    let told = path.words.iter().filter(is_told);
+    let told: Vec<_> = told.map(|words| words.text.as_str()).collect();
+    (!told.is_empty()).then(|| told.join("; "))
 }
 
 /// What outages of all paths came to; nothing while there was none.
@@ -437,7 +440,7 @@ fn uplink_name(path: &PathStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ropewalk_api::words::Words;
+    use ropewalk_api::QuotaStatus;
 
     #[test]
     fn status_shows_paths_with_state_marks_and_errors() {
@@ -527,6 +530,38 @@ mod tests {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
         assert!(!text.contains("out of use"), "{text}");
+    }
+
+    #[test]
+    fn what_is_used_of_a_quota_is_told_while_all_is_well() {
+        let used = Words {
+            about: About::Metered,
+            text: "36.0 kB of 1.0 GB used; begins anew in 4 days".to_owned(),
+            ..Words::default()
+        };
+        let works = Words {
+            text: "works; idle".to_owned(),
+            ..Words::default()
+        };
+        let path = |uplink: &str, quota| PathStatus {
+            uplink: uplink.to_owned(),
+            state: "up".to_owned(),
+            words: vec![works.clone(), used.clone()],
+            quota,
+            ..PathStatus::default()
+        };
+        let quota = Some(QuotaStatus::default());
+        let status = Status {
+            tunnels: vec![TunnelStatus {
+                paths: vec![path("sat0", quota), path("wwan0", None)],
+                ..TunnelStatus::default()
+            }],
+            ..Status::default()
+        };
+        let text = render(&status, Style::plain());
+        let line = "  sat0: 36.0 kB of 1.0 GB used; begins anew in 4 days\n";
+        assert!(text.contains(line), "{text}");
+        assert!(!text.contains("  wwan0: "), "{text}");
     }
 
     #[test]
