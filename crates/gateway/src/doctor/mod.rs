@@ -8,6 +8,8 @@ mod probe;
 mod repair;
 mod role;
 
+use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
@@ -84,8 +86,7 @@ pub fn run(path: &Path, named: bool) -> Vec<Check> {
     let config = match Config::load(path) {
         Ok(config) => config,
         Err(error) => {
-            let remedy = "correct the file; the lines above say how";
-            checks.push(Check::fail("configuration", format!("{error:#}"), remedy));
+            checks.push(unusable(&error));
             return checks;
         }
     };
@@ -131,6 +132,19 @@ fn left_overs_of_others(path: &Path) -> Vec<Check> {
         })
     });
     found.collect()
+}
+
+/// A configuration that is wrong, or that this user may not read.
+fn unusable(error: &anyhow::Error) -> Check {
+    let mut causes = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>());
+    let remedy = if causes.any(|cause| cause.kind() == io::ErrorKind::PermissionDenied) {
+        "run as root"
+    } else {
+        "correct the file; the lines above say how"
+    };
+    Check::fail("configuration", format!("{error:#}"), remedy)
 }
 
 fn missing(path: &Path, named: bool) -> Check {
@@ -209,7 +223,7 @@ fn gateway(common: &Common, role: &str, running: bool) -> Check {
             let up = status.tunnels.iter().filter(|tunnel| tunnel.up).count();
             let found = format!("running, {up} of {} tunnels up", status.tunnels.len());
             if up == 0 && role == "site" {
-                return Check::fail(name, found, "see the lines about the hub above");
+                return without_tunnel(name, &status, found);
             }
             beside_tunnel(name, &status, found)
         }
@@ -219,6 +233,26 @@ fn gateway(common: &Common, role: &str, running: bool) -> Check {
             "run as root, or restart it",
         ),
     }
+}
+
+/// A site of which no tunnel is up, and what its paths say of that.
+fn without_tunnel(name: &str, status: &Status, found: String) -> Check {
+    let paths = status.tunnels.iter().flat_map(|tunnel| &tunnel.paths);
+    let errors: BTreeSet<&str> = paths
+        .filter_map(|path| path.last_error.as_deref())
+        .collect();
+    let says = |part: &str| errors.iter().any(|error| error.contains(part));
+    let remedy = if says("does not accept this key") {
+        "run `ropewalk invite NAME --replace` on the hub, or without --replace where it does not list this site any \
+         more; then `ropewalk join --force` here"
+    } else if says("key refused") {
+        "if a login page answers in place of the hub, log in with `ropewalk portal 5m`; if the hub has another key, \
+         join it again with a new token"
+    } else {
+        "see the lines about the hub above"
+    };
+    let errors: String = errors.iter().map(|error| format!("; {error}")).collect();
+    Check::fail(name, format!("{found}{errors}"), remedy)
 }
 
 /// A gateway whose tunnels are as `found`, and what it sends beside them.
@@ -259,7 +293,7 @@ fn balancing(name: &str, balance: &BalanceStatus) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ropewalk_api::UplinkStatus;
+    use ropewalk_api::{PathStatus, TunnelStatus, UplinkStatus};
 
     #[test]
     fn uplinks_that_carry_flows_though_no_target_answers_are_warned_of() {
@@ -307,6 +341,45 @@ mod tests {
     }
 
     #[test]
+    fn a_site_without_a_tunnel_says_why_and_how_to_be_back() {
+        let check = |errors: &[&str]| {
+            let path = |error: &&str| PathStatus {
+                last_error: Some((*error).to_owned()),
+                ..PathStatus::default()
+            };
+            let status = Status {
+                tunnels: vec![TunnelStatus {
+                    paths: errors.iter().map(path).collect(),
+                    ..TunnelStatus::default()
+                }],
+                ..Status::default()
+            };
+            without_tunnel("gateway", &status, "running, 0 of 1 tunnels up".to_owned())
+        };
+        let unknown = ropewalk_transport::CloseReason::KeyUnknown.to_string();
+        let revoked = check(&[&unknown, &unknown]);
+        assert_eq!(revoked.state, State::Fail);
+        assert_eq!(
+            revoked.found,
+            format!("running, 0 of 1 tunnels up; {unknown}")
+        );
+        assert!(
+            revoked
+                .remedy
+                .unwrap()
+                .contains("`ropewalk invite NAME --replace`")
+        );
+        let other = check(&["key refused: the peer's key is not the expected one"]);
+        assert!(other.remedy.unwrap().contains("`ropewalk portal 5m`"));
+        for errors in [&[][..], &["timed out"]] {
+            assert_eq!(
+                check(errors).remedy.unwrap(),
+                "see the lines about the hub above"
+            );
+        }
+    }
+
+    #[test]
     fn a_file_that_was_named_must_be_there() {
         let path = Path::new("/nonexistent/site.toml");
         for (named, state) in [(true, State::Fail), (false, State::Warn)] {
@@ -345,6 +418,15 @@ mod tests {
         assert_eq!(state_of("key"), State::Fail);
         assert_eq!(state_of("left-overs"), State::Ok);
         assert_eq!(state_of("gateway"), State::Warn);
+    }
+
+    #[test]
+    fn a_configuration_that_only_root_may_read_is_not_to_be_corrected() {
+        let denied = anyhow::Error::from(io::Error::from(io::ErrorKind::PermissionDenied));
+        let check = unusable(&denied.context("cannot read the configuration"));
+        assert_eq!(check.remedy.unwrap(), "run as root");
+        let other = unusable(&anyhow::anyhow!("site.toml:2: wrong"));
+        assert!(other.remedy.unwrap().starts_with("correct the file"));
     }
 
     #[test]
