@@ -152,6 +152,33 @@ pub fn unmatched(interfaces: &[Interface], rules: &UplinkRules) -> Vec<String> {
     unmatched.map(ToString::to_string).collect()
 }
 
+/// Interfaces that would be uplinks, did they not look like the inside of a tunnel: their names, each with why, in
+/// words. Empty when `include` says which interfaces are uplinks.
+#[must_use]
+pub fn left_out(
+    interfaces: &[Interface],
+    rules: &UplinkRules,
+    tun: &str,
+    hub: &[SocketAddr],
+) -> Vec<String> {
+    let would_be = |interface: &&Interface| {
+        let plain = Interface {
+            kind: None,
+            ..(*interface).clone()
+        };
+        is_tunnel(interface) && uplink(&plain, rules, tun, hub).is_some()
+    };
+    if !rules.include.is_empty() {
+        return Vec::new();
+    }
+    let left_out = interfaces.iter().filter(would_be);
+    let in_words = |interface: &Interface| {
+        let kind = interface.kind.as_deref().unwrap_or_default();
+        format!("{} looks like another VPN ({kind})", interface.name)
+    };
+    left_out.map(in_words).collect()
+}
+
 /// What changed between two sets of uplinks, in words for the log; empty when nothing did.
 #[must_use]
 pub fn changes(before: &[Uplink], after: &[Uplink]) -> Vec<String> {
@@ -328,6 +355,40 @@ mod tests {
             unmatched(&all, &rules("[uplinks]\ninclude = [\"nope\", \"e*\"]")),
             ["nope"]
         );
+    }
+
+    #[test]
+    fn what_is_left_out_only_as_a_tunnel_is_told_and_why() {
+        let tunnel = |name: &str, kind: &str| Interface {
+            kind: Some(kind.to_owned()),
+            ..interface(name, &["192.0.2.6/24"])
+        };
+        let dead = Interface {
+            carrier: false,
+            ..tunnel("wg2", "wireguard")
+        };
+        let narrow = Interface {
+            default_route_v4: false,
+            ..tunnel("wg3", "wireguard")
+        };
+        let all = [
+            interface("eth0", &["192.0.2.5/24"]),
+            tunnel("wlan1", "tun"),
+            tunnel("ropewalk0", "tun"),
+            dead,
+            narrow,
+        ];
+        let hub: [SocketAddr; 1] = [HUB.parse().unwrap()];
+        let told = |text: &str| left_out(&all, &rules(text), "ropewalk0", &hub);
+        assert_eq!(told(""), ["wlan1 looks like another VPN (tun)"]);
+        for said in [
+            "exclude = [\"wlan*\"]",
+            "include = [\"wlan*\"]",
+            "include = [\"e*\"]",
+        ] {
+            let text = format!("[uplinks]\n{said}");
+            assert_eq!(told(&text), Vec::<String>::new(), "{said}");
+        }
     }
 
     #[test]

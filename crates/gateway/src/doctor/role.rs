@@ -186,7 +186,7 @@ pub fn site(config: &SiteConfig) -> Vec<Check> {
         }
     };
     let found = uplinks::select(&interfaces, &config.uplinks, &config.common.interface, &hub);
-    checks.push(uplinks_found(&found, &interfaces, config));
+    checks.push(uplinks_found(&found, &interfaces, config, &hub));
     for uplink in &found {
         checks.extend(uplink_checks(uplink, &hub, config));
     }
@@ -273,31 +273,40 @@ pub fn balance(config: &BalanceConfig) -> Vec<Check> {
     std::iter::once(found).chain(doubts).collect()
 }
 
-fn uplinks_found(found: &[Uplink], interfaces: &[Interface], config: &SiteConfig) -> Check {
+fn uplinks_found(
+    found: &[Uplink],
+    interfaces: &[Interface],
+    config: &SiteConfig,
+    hub: &[SocketAddr],
+) -> Check {
     let name = "uplinks";
-    let unmatched = uplinks::unmatched(interfaces, &config.uplinks);
-    if found.is_empty() {
-        return Check::fail(
-            name,
-            "no interface has a carrier, an address and a way to the hub",
-            "connect one; `ip route` must show a default route through it. See [uplinks]",
-        );
-    }
+    let (rules, tun) = (&config.uplinks, &config.common.interface);
+    let unmatched = uplinks::unmatched(interfaces, rules);
+    let left_out = uplinks::left_out(interfaces, rules, tun, hub);
     let names: Vec<_> = found.iter().map(|uplink| uplink.name.as_str()).collect();
-    let text = names.join(", ");
-    if !unmatched.is_empty() {
-        let found = format!("{text}; no interface matches {}", unmatched.join(", "));
-        return Check::warn(
-            name,
-            found,
-            "check `include` in [uplinks] for misspelt names",
-        );
+    let text = match names.as_slice() {
+        [] => "no interface has a carrier, an address and a way to the hub".to_owned(),
+        [one] => format!("only {one}"),
+        several => several.join(", "),
+    };
+    let (text, remedy) = if !unmatched.is_empty() {
+        let text = format!("{text}; no interface matches {}", unmatched.join(", "));
+        (text, "check `include` in [uplinks] for misspelt names")
+    } else if !left_out.is_empty() {
+        let text = format!("{text}; left out: {}", left_out.join(", "));
+        let remedy = "if they are uplinks, name all uplinks in `include` of [uplinks]";
+        (text, remedy)
+    } else if found.is_empty() {
+        let remedy = "connect one; `ip route` must show a default route through it. See [uplinks]";
+        (text, remedy)
+    } else {
+        (text, "connect another one: there is nothing to join yet")
+    };
+    match found {
+        [] => Check::fail(name, text, remedy),
+        [_, _, ..] if unmatched.is_empty() => Check::ok(name, text),
+        _ => Check::warn(name, text, remedy),
     }
-    if found.len() == 1 {
-        let remedy = "connect another one: there is nothing to join yet";
-        return Check::warn(name, format!("only {text}"), remedy);
-    }
-    Check::ok(name, text)
 }
 
 fn uplink_checks(uplink: &Uplink, hub: &[SocketAddr], config: &SiteConfig) -> Vec<Check> {
@@ -399,6 +408,45 @@ fn tcp_check(uplink: &Uplink, hub: &[SocketAddr], port: u16, udp_works: bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_that_is_left_out_as_a_tunnel_is_named() {
+        let card = |name: &str, index: u32| Interface {
+            default_route_v4: true,
+            ..Interface::card(name, index, &[("192.0.2.5".parse().unwrap(), 24)])
+        };
+        let tap = |name: &str, index: u32| Interface {
+            kind: Some("tun".to_owned()),
+            ..card(name, index)
+        };
+        let key = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
+        let text = format!("[hub]\nkey = \"{key}\"\nendpoints = [\"198.51.100.1:4443\"]\n");
+        let path = std::path::Path::new("site.toml");
+        let config = ropewalk_config::site::parse(path, &text).unwrap();
+        let hub: [SocketAddr; 1] = ["198.51.100.1:4443".parse().unwrap()];
+        let check = |interfaces: &[Interface]| {
+            let found = uplinks::select(interfaces, &config.uplinks, "ropewalk0", &hub);
+            uplinks_found(&found, interfaces, &config, &hub)
+        };
+        let one = check(&[card("eth0", 2), tap("wlan0", 3)]);
+        assert_eq!(one.state, super::super::State::Warn);
+        assert_eq!(
+            one.found,
+            "only eth0; left out: wlan0 looks like another VPN (tun)"
+        );
+        assert!(one.remedy.unwrap().contains("`include`"));
+        let none = check(&[tap("wlan0", 3)]);
+        assert_eq!(none.state, super::super::State::Fail);
+        assert!(none.remedy.unwrap().contains("`include`"));
+        let two = check(&[card("eth0", 2), card("eth1", 3), tap("wg0", 4)]);
+        assert_eq!(two.state, super::super::State::Ok);
+        assert!(
+            two.found.starts_with("eth0, eth1; left out: wg0"),
+            "{two:?}"
+        );
+        let alone = check(&[card("eth0", 2)]);
+        assert!(alone.remedy.unwrap().contains("nothing to join yet"));
+    }
 
     #[test]
     fn taken_ports_are_found() {

@@ -45,7 +45,7 @@ use ropewalk_host::Changes;
 use ropewalk_host::kill_switch::TUNNEL_MARK;
 use ropewalk_host::resolver;
 use ropewalk_host::settings;
-use ropewalk_host::uplinks::{changes, select, unmatched};
+use ropewalk_host::uplinks::{changes, left_out, select, unmatched};
 
 /// How often the names of the hub are looked up while the tunnel is down. Longer: fewer queries, a
 /// hub that moved is found later.
@@ -72,6 +72,8 @@ pub(super) struct Site {
     uplinks: Vec<Uplink>,
     /// Patterns of `include` that were told to match nothing.
     unmatched: Vec<String>,
+    /// Interfaces that were told to be left out as tunnels, each with why.
+    left_out: Vec<String>,
     assigned: Vec<IpNet>,
     onward: Option<Relayed>,
     direct: Option<Direct>,
@@ -219,6 +221,7 @@ impl Site {
             supplicants: Supplicants::new(),
             uplinks: Vec::new(),
             unmatched: Vec::new(),
+            left_out: Vec::new(),
             assigned: Vec::new(),
             onward: None,
             direct,
@@ -471,7 +474,13 @@ impl Site {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let interfaces = self.interfaces.borrow_and_update().clone();
-        let uplinks = select(&interfaces, &rules, &self.engine.tun.name, &self.hub.load());
+        let (tun, hub) = (&self.engine.tun.name, self.hub.load());
+        let uplinks = select(&interfaces, &rules, tun, &hub);
+        let left_out = left_out(&interfaces, &rules, tun, &hub);
+        for why in left_out.iter().filter(|why| !self.left_out.contains(*why)) {
+            tracing::info!("{why}: not used; if it is an uplink, name all uplinks in `include`");
+        }
+        self.left_out = left_out;
         let unmatched = unmatched(&interfaces, &rules);
         for pattern in unmatched
             .iter()
