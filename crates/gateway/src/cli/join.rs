@@ -19,13 +19,14 @@ use zeroize::Zeroizing;
 
 use super::{Global, output, remote};
 use crate::enrolment;
+use crate::service::lock_path;
 use crate::token::{Secret, Token, TokenError};
 use crate::{hub_keys, key_file};
 use ropewalk_config as config;
 use ropewalk_config::WrongUsage;
 use ropewalk_config::common;
 use ropewalk_config::template::{self, SiteTemplate};
-use ropewalk_host::files;
+use ropewalk_host::files::{self, Lock};
 
 const EXAMPLES: &str = "Examples:
   ropewalk join                        asks for the token; then `ropewalk up`, or with the Debian
@@ -106,29 +107,98 @@ impl Join {
             endpoints: token.endpoints.clone(),
             tcp_port: token.tcp_port,
         });
-        entry.finish(&token, &config)?;
+        let former = entry.finish(&token, &config)?;
+        if let Some(former) = &former {
+            output::note(&replaced(former, &config));
+        }
         let warning = config::load_site(path).ok();
         if let Some(warning) = warning.and_then(|config| remote::warning(&config)) {
             output::note(&format!("careful: {warning}"));
         }
-        // The unit reads the file in its usual place.
-        let unit = if global.config.is_none() {
-            ", or with the Debian package `systemctl enable --now ropewalk-site`"
-        } else {
-            ""
-        };
         let option = global.config_option();
+        let next = next(path, &option, global.config.is_none());
         output::note(&format!(
             "this machine is site {} of the hub at {}; wrote {} and its key\n\
              its kill switch is on: once up, nothing leaves this machine but through the tunnel, until \
              `ropewalk down{option}`; kill_switch = false in [network] turns this off\n\
-             next: `ropewalk up{option}`{unit}",
+             next: {next}",
             token.name,
             token.endpoints[0],
             path.display(),
         ));
         Ok(())
     }
+}
+
+/// What to do after a join, by whether the site runs already: it keeps its former key until it starts anew.
+fn next(config: &Path, option: &str, is_usual: bool) -> String {
+    let state_dir = config::load_site(config).map(|site| site.common.state_dir);
+    let runs = state_dir.is_ok_and(|directory| Lock::is_held(&lock_path(&directory, "site")));
+    // The unit reads the file in its usual place.
+    let command = if runs { "restart" } else { "enable --now" };
+    let unit = if is_usual {
+        format!(", or with the Debian package `systemctl {command} ropewalk-site`")
+    } else {
+        String::new()
+    };
+    let stop = if runs {
+        "the site runs on with its former key: stop it, then "
+    } else {
+        ""
+    };
+    format!("{stop}`ropewalk up{option}`{unit}")
+}
+
+/// Where the former configuration is, and which of its settings the new one, `config`, has not.
+pub(super) fn replaced(former: &Path, config: &str) -> String {
+    let text = std::fs::read_to_string(former).unwrap_or_default();
+    let file = former.display();
+    match lost(&text, config).as_slice() {
+        [] => format!("the former configuration is {file}"),
+        lost => format!(
+            "the former configuration is {file}; the new one does not have its {}: copy what you still want",
+            lost.join(", "),
+        ),
+    }
+}
+
+/// Keys that a token decides, by section.
+const OF_TOKEN: [(&str, &str); 4] = [
+    ("", "name"),
+    ("hub", "key"),
+    ("hub", "endpoints"),
+    ("hub", "tcp_port"),
+];
+
+/// The settings of a former configuration that a new one has not, or has otherwise. Nothing where one of them is no
+/// TOML.
+fn lost(former: &str, new: &str) -> Vec<String> {
+    let (Ok(former), Ok(new)) = (former.parse::<toml::Table>(), new.parse::<toml::Table>()) else {
+        return Vec::new();
+    };
+    let differ = |section: &str, former: &toml::Table, new: Option<&toml::Table>| -> Vec<String> {
+        let is_lost = |(key, value): &(&String, &toml::Value)| {
+            !OF_TOKEN.contains(&(section, key.as_str()))
+                && new.and_then(|new| new.get(*key)) != Some(*value)
+        };
+        let lost = former.iter().filter(is_lost);
+        lost.map(|(key, _)| key.clone()).collect()
+    };
+    let mut all = Vec::new();
+    for key in differ("", &former, Some(&new)) {
+        let value = &former[&key];
+        let mut list = value.as_array().into_iter().flatten();
+        if let Some(section) = value.as_table() {
+            let new = new.get(&key).and_then(toml::Value::as_table);
+            let keys = differ(&key, section, new);
+            all.extend(keys.iter().map(|of| format!("`{of}` in [{key}]")));
+        } else if list.any(toml::Value::is_table) {
+            all.push(format!("[[{key}]]"));
+        } else {
+            all.push(format!("`{key}`"));
+        }
+    }
+    all
 }
 
 /// The token: in the file `given`, on standard input when that is `-`, or `given` itself. Without
@@ -226,19 +296,24 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Enrols at the hub, and writes the configuration and the key.
+    /// Enrols at the hub, and writes the configuration and the key. Returns where the former configuration is now,
+    /// if there was another.
     ///
     /// # Errors
     /// The hub refuses or does not answer, or a file cannot be written.
-    pub(super) fn finish(self, token: &Token, config: &str) -> anyhow::Result<()> {
+    pub(super) fn finish(self, token: &Token, config: &str) -> anyhow::Result<Option<PathBuf>> {
         if let Some((secret, pending)) = &self.invited {
             let identity = pending_key(pending)?;
             enrolment::enrol(token, secret, identity.clone())?;
         }
         let same = |text: String| text == config;
-        if self.config.exists() && !std::fs::read_to_string(self.config).is_ok_and(same) {
-            keep_former(self.config)?;
-        }
+        let is_other =
+            self.config.exists() && !std::fs::read_to_string(self.config).is_ok_and(same);
+        let former = if is_other {
+            Some(keep_former(self.config)?)
+        } else {
+            None
+        };
         files::create_parent(self.config)?;
         if !self.config.exists() {
             files::write_atomically(self.config, config.as_bytes(), files::CONFIGURATION, false)
@@ -263,7 +338,7 @@ impl<'a> Entry<'a> {
                 .with_context(|| format!("cannot write {}", self.key.display()))?;
             remove_pending(&self.key);
         }
-        Ok(())
+        Ok(former)
     }
 }
 
@@ -321,8 +396,8 @@ fn pending_key(path: &Path) -> anyhow::Result<Identity> {
     Ok(identity)
 }
 
-/// Moves a file that is to be replaced out of the way, over no other.
-fn keep_former(path: &Path) -> anyhow::Result<()> {
+/// Moves a file that is to be replaced out of the way, over no other. Returns its new name.
+fn keep_former(path: &Path) -> anyhow::Result<PathBuf> {
     let named = |number: u32| {
         let mut name = path.as_os_str().to_owned();
         name.push(".bak");
@@ -336,7 +411,8 @@ fn keep_former(path: &Path) -> anyhow::Result<()> {
         let path = path.display();
         format!("{FORMER_MAX} former files are kept as {path}.bak and so on; remove some")
     })?;
-    files::rename(path, &free).with_context(|| format!("cannot move {} away", path.display()))
+    files::rename(path, &free).with_context(|| format!("cannot move {} away", path.display()))?;
+    Ok(free)
 }
 
 #[cfg(test)]
@@ -387,6 +463,42 @@ mod tests {
         join();
         assert!(!file.exists(), "the keys of the former hub are still known");
         join();
+    }
+
+    #[test]
+    fn a_join_over_a_former_configuration_says_what_the_new_one_has_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("site.toml");
+        let (mut token, _) = token(&path);
+        token.secret = None;
+        let text = |tcp_port| {
+            let text = template::site(&SiteTemplate {
+                name: token.name.clone(),
+                hub_key: token.hub_key,
+                endpoints: token.endpoints.clone(),
+                tcp_port,
+            });
+            format!("state_dir = \"{}\"\n{text}", directory.path().display())
+        };
+        std::fs::write(&path, text(80)).unwrap();
+        let new = text(443);
+        let join = || {
+            key_file::load_or_create(&path.with_file_name("site.key")).unwrap();
+            let entry = Entry::begin(&token, &path, "site.key", "site", true).unwrap();
+            let former = entry.finish(&token, &new).unwrap()?;
+            Some(replaced(&former, &new).replace(directory.path().to_str().unwrap(), "DIR"))
+        };
+        assert_eq!(
+            join().unwrap(),
+            "the former configuration is DIR/site.toml.bak"
+        );
+        assert_eq!(join(), None, "nothing is replaced");
+        let own = text(443).replace("[uplinks]\n", "[uplinks]\ninclude = [\"eth*\"]\n");
+        let quota = "[[uplink]]\nmatch = \"sat0\"\nquota_gb = 1\n";
+        std::fs::write(&path, format!("workers = 2\n{own}\n{quota}")).unwrap();
+        let text = join().unwrap();
+        let lost = "site.toml.bak2; the new one does not have its [[uplink]], `include` in [uplinks], `workers`: ";
+        assert!(text.contains(lost), "{text}");
     }
 
     #[test]

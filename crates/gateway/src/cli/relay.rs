@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use clap::Args;
 
-use super::join::{Entry, Given, read_token};
+use super::join::{self, Entry, Given, read_token};
 use super::{Global, hub, output};
 use crate::service::restarts;
 use crate::token::Token;
@@ -35,7 +35,8 @@ which gave the relay a network for them; with a token of a plain site they are t
 only they can open connections. Nothing of the relay's own goes through the tunnels.
 
 Open UDP port 4443 and TCP port 443 to the sites. Stop with Ctrl-C; interfaces, routes, rules
-and firewall tables are removed again. SIGHUP reads the sites and the rules for uplinks again.";
+and firewall tables are removed again. SIGHUP reads the sites and the rules for uplinks again.
+SIGUSR2 stops it for a restart: the firewall tables stay until the next start, and connections go on.";
 
 /// Run a relay: carry sites on to the next hub, each hop with its own paths and protection
 #[derive(Debug, Args)]
@@ -127,7 +128,9 @@ fn prepare(path: &Path, token: &Token, public: Vec<HostPort>, force: bool) -> an
         pools,
         routed,
     });
-    entry.finish(token, &text)?;
+    if let Some(former) = entry.finish(token, &text)? {
+        output::note(&join::replaced(&former, &text));
+    }
     output::note(&format!("wrote {}", path.display()));
     let config = config::load_relay(path).context("the configuration is not usable")?;
     let (identity, new) = key_file::load_or_create(&config.hub.common.key_file)?;
