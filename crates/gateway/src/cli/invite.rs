@@ -41,6 +41,8 @@ const EXAMPLES: &str = "Examples:
   ropewalk invite office --allow 10.1.0.0/16 --allow site:farm
                                                 reaches this network and this site beside the internet
   ropewalk invite --list
+  ropewalk invite --list --json | jq -r '.site[] | select(.key == null) | .name'
+                                                names of the sites that have not joined yet
   ropewalk invite --revoke boat
 
 The token holds a secret that is good for one site, once, until its end by the clock of the hub:
@@ -109,6 +111,9 @@ pub struct Invite {
     /// List the sites
     #[arg(long, conflicts_with_all = INVITING)]
     list: bool,
+    /// With --list: one JSON object with the keys of sites.toml
+    #[arg(long, requires = "list", conflicts_with_all = INVITING)]
+    json: bool,
     /// Remove a site; it is disconnected at once
     #[arg(long, value_name = "NAME", conflicts_with_all = INVITING, conflicts_with = "list")]
     revoke: Option<String>,
@@ -136,7 +141,13 @@ impl Invite {
         }
         let hub = config::load_inviting(path).context("the configuration is not usable")?;
         if self.list {
-            return list(&hub);
+            let sites = Sites::load(&hub)?;
+            return if self.json {
+                let text = serde_json::to_string_pretty(&sites)?;
+                Ok(output::print(&format!("{text}\n"))?)
+            } else {
+                list(&sites)
+            };
         }
         if let Some(name) = &self.revoke {
             Sites::edit(&hub, |sites| sites.revoke(name))?;
@@ -195,8 +206,19 @@ impl Invite {
             rate_mbit: self.rate,
             allow: (!self.allow.is_empty()).then_some(self.allow),
         };
-        let site = Sites::edit(hub, |sites| sites.add(hub, &name, credential, terms))?;
+        let (site, unknown) = Sites::edit(hub, |sites| {
+            let site = sites.add(hub, &name, credential, terms)?;
+            let unknown = unknown_sites(&site, sites);
+            Ok((site, unknown))
+        })?;
         describe(hub, &site, &endpoints);
+        for other in unknown {
+            output::note(&format!(
+                "warning: {name} may reach site {other}, which this {} does not know: correct the name with \
+                 --allow, or invite {other}",
+                hub.common.role
+            ));
+        }
         let told = tell_running_hub(global, hub);
         let token = Token {
             hub_key,
@@ -210,6 +232,16 @@ impl Invite {
         hand_out(&token, ends, self.output.as_deref(), self.qr)?;
         told
     }
+}
+
+/// Sites that this one may reach and that nobody has invited.
+fn unknown_sites(site: &Site, sites: &Sites) -> Vec<String> {
+    let allowed = site.allow.iter().flatten();
+    let unknown = allowed.filter_map(|allowed| match allowed {
+        Allowed::Site(name) => sites.resolve(allowed).is_empty().then(|| name.clone()),
+        Allowed::Net(_) => None,
+    });
+    unknown.collect()
 }
 
 /// Says where the site will be, and where it will look for the hub.
@@ -292,13 +324,15 @@ fn qr_code(text: &str) -> anyhow::Result<Zeroizing<String>> {
 fn parse_valid(text: &str) -> Result<Duration, String> {
     let valid = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if valid < Duration::from_secs(1) || valid > VALID_MAX {
-        return Err("a token is good for 1s to 366d".to_owned());
+        return Err(format!(
+            "a token is good for 1s to 366d, and this is {} days",
+            valid.as_secs() / 86_400
+        ));
     }
     Ok(valid)
 }
 
-fn list(hub: &HubConfig) -> anyhow::Result<()> {
-    let sites = Sites::load(hub)?;
+fn list(sites: &Sites) -> anyhow::Result<()> {
     if sites.all().is_empty() {
         output::note("no sites yet; `ropewalk invite NAME` makes one");
         return Ok(());
@@ -522,6 +556,29 @@ mod tests {
         for wrong in ["15", "0s", "2y", "soon", "-1h"] {
             assert!(parse_valid(wrong).is_err(), "{wrong}");
         }
+        let long = parse_valid("5y").unwrap_err();
+        assert!(long.contains("1s to 366d, and this is 1826 days"), "{long}");
+    }
+
+    #[test]
+    fn a_site_that_may_reach_one_that_nobody_invited_is_warned_of() {
+        let path = Path::new("hub.toml");
+        let hub = config::hub::parse(path, "[pool]\nipv4 = \"10.9.0.0/16\"\n").unwrap();
+        let mut sites = Sites::default();
+        let mut add = |name: &str, seed, allow: &[&str]| {
+            let key = ropewalk_transport::Identity::from_seed([seed; 32])
+                .unwrap()
+                .public_key();
+            let allow = allow.iter().map(|allowed| allowed.parse().unwrap());
+            let terms = Terms {
+                allow: Some(allow.collect()),
+                ..Terms::default()
+            };
+            let site = sites.add(&hub, name, key, terms).unwrap();
+            unknown_sites(&site, &sites)
+        };
+        assert_eq!(add("farm", 1, &["10.1.0.0/16", "site:office"]), ["office"]);
+        assert_eq!(add("office", 2, &["site:farm"]), Vec::<String>::new());
     }
 
     #[test]
