@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Global, output};
 use crate::service;
-use ropewalk_config as config;
+use ropewalk_config::{self as config, Config, WrongUsage};
 use ropewalk_host::files::Lock;
 use ropewalk_host::{kill_switch, portal};
 
@@ -63,6 +63,34 @@ impl Place {
         }
     }
 
+    /// As [`Self::find`], where this machine is a site or a kill switch was left on it.
+    ///
+    /// # Errors
+    /// The configuration is that of another role.
+    pub fn of_site(global: &Global, command: &str) -> anyhow::Result<Self> {
+        let usual = config::existing_paths();
+        let path = global.config.as_deref().or_else(|| usual.first().copied());
+        let config = path.and_then(|path| Config::load(path).ok());
+        let place = Self::find(global);
+        let role = match config {
+            None | Some(Config::Site(_)) => return Ok(place),
+            Some(other) => other.common().role,
+        };
+        let is_left = || {
+            let is_set = kill_switch::state(&place.tun).is_ok_and(|state| state.is_some());
+            is_set || place.file().exists()
+        };
+        if global.config.is_none() && is_left() {
+            return Ok(place);
+        }
+        Err(WrongUsage(format!(
+            "`ropewalk {command}` is for sites. This machine is for `{}`, which has no kill switch, and \
+             stops with Ctrl-C or `systemctl stop ropewalk-{role}`",
+            config::command(role)
+        ))
+        .into())
+    }
+
     /// The file of the kill switch.
     pub fn file(&self) -> PathBuf {
         kill_switch::path(&self.state_dir)
@@ -78,7 +106,7 @@ impl Down {
         if !service::has_net_admin() {
             bail!("only root may stop the site and lift its kill switch; run it as root (sudo)");
         }
-        let place = Place::find(global);
+        let place = Place::of_site(global, "down")?;
         let stopped = stop(&place.state_dir)?;
         if !stopped {
             // Between two starts there is no process, and the next one would set the switch again.
@@ -214,6 +242,29 @@ mod tests {
         ] {
             assert_eq!(unit(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn commands_of_sites_are_refused_with_the_configuration_of_another_role() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hub.toml");
+        std::fs::write(&path, "[pool]\nipv4 = \"10.9.0.0/16\"\n").unwrap();
+        let global = Global {
+            config: Some(path.clone()),
+            ..Global::default()
+        };
+        let error = Place::of_site(&global, "down").unwrap_err();
+        assert!(error.is::<WrongUsage>(), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("`ropewalk down` is for sites. This machine is for `ropewalk hub`"),
+            "{text}"
+        );
+        std::fs::write(&path, "no configuration").unwrap();
+        assert!(
+            Place::of_site(&global, "down").is_ok(),
+            "a damaged configuration of a site"
+        );
     }
 
     #[test]

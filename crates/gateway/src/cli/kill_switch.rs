@@ -39,13 +39,14 @@ impl KillSwitchArgs {
     /// # Errors
     /// Not permitted, or the rules cannot be set.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
-        let place = Place::find(global);
         match self.action.unwrap_or(Action::Show) {
             Action::Show => {
+                let place = Place::of_site(global, "kill-switch")?;
                 let state = kill_switch::state(&place.tun)?;
                 Ok(output::print(&format!("{}\n", words(state.as_ref())))?)
             }
             Action::Restore => {
+                let place = Place::find(global);
                 let plan = match kill_switch::read(&place.file()) {
                     Ok(Some(plan)) => plan,
                     Ok(None) => {

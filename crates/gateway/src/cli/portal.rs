@@ -67,7 +67,7 @@ impl PortalArgs {
         if !service::has_net_admin() {
             bail!("only root may let traffic past the kill switch; run it as root (sudo)");
         }
-        let place = Place::find(global);
+        let place = Place::of_site(global, "portal")?;
         if self.time.is_zero() {
             portal::close(&place.tun)?;
             output::note("the portal is closed: only the tunnel leaves this machine");
