@@ -17,7 +17,7 @@ use crate::args::Run;
 use crate::enemy::Enemy;
 use crate::load::{self, Traffic};
 use crate::ping::Requests;
-use crate::process::{Usage, usage};
+use crate::process::{Usage, still};
 use crate::report::{Asked, Hostile, HubUsage, Report};
 use crate::roster;
 use crate::site::{Habits, Setting, SwarmSite, local_address};
@@ -132,7 +132,7 @@ impl Fleet {
             }
             if end.is_none() && self.sites.len() as u32 == count {
                 end = Some(now + args.seconds);
-                self.all_begun(now, args)?;
+                self.all_begun(now, args);
             }
             if let (Some(enemy), Some(end)) = (enemy, end) {
                 let begin = end - args.seconds / 2;
@@ -173,14 +173,10 @@ impl Fleet {
     }
 
     /// The last site but a late one has begun.
-    fn all_begun(&mut self, now: Instant, args: &Run) -> anyhow::Result<()> {
+    fn all_begun(&mut self, now: Instant, args: &Run) {
         self.setting.last_move = now + args.seconds - MOVE_WATCHED.min(args.seconds);
         self.setting.last_absence = now + args.seconds - ALL_PRESENT.min(args.seconds);
-        self.hub = match args.hub_pid {
-            Some(pid) => Some((now, usage(pid)?)),
-            None => None,
-        };
-        Ok(())
+        self.hub = args.hub_pid.and_then(still).map(|usage| (now, usage));
     }
 
     /// Counts traffic once it has settled.
@@ -258,26 +254,26 @@ impl Fleet {
 
     fn show(&self, count: u32) {
         let joined = self.sites.iter().filter(|site| site.seen.is_joined());
-        let paths: u32 = self.sites.iter().map(SwarmSite::paths_up).sum();
+        let paths = self.sites.iter().map(SwarmSite::paths_up);
+        let now = paths.clone().filter(|paths| *paths > 0);
         eprintln!(
-            "{:6.1} s  {} of {count} sites begun, {} connected, {paths} paths up",
+            "{:6.1} s  {} of {count} sites begun, {} have connected, {} are connected now, {} paths up",
             self.clock.now().since(Instant::ZERO).as_secs_f64(),
             self.sites.len(),
             joined.count(),
+            now.count(),
+            paths.sum::<u32>(),
         );
     }
 
-    /// What the sites have seen.
-    ///
-    /// # Errors
-    /// The hub's process is gone.
+    /// What the sites have seen. It says nothing of a hub whose process is gone.
     pub(crate) fn report(
         &mut self,
         args: &Run,
         before: Option<Usage>,
         misbehaved: Option<u64>,
-    ) -> anyhow::Result<Report> {
-        let after = args.hub_pid.map(usage).transpose()?;
+    ) -> Report {
+        let after = args.hub_pid.and_then(still);
         let hub = match (before, self.hub, after) {
             (Some(start), Some((since, begun)), Some(after)) => Some(HubUsage {
                 join_cpu_s: begun.cpu_s - start.cpu_s,
@@ -317,6 +313,6 @@ impl Fleet {
                 goodput_ratio: report.goodput_ratio(),
             });
         }
-        Ok(report)
+        report
     }
 }

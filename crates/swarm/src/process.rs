@@ -26,6 +26,17 @@ pub(crate) fn usage(pid: u32) -> anyhow::Result<Usage> {
         .with_context(|| format!("cannot read the usage of process {pid}"))
 }
 
+/// Usage of a process that was there before. A hub may start again meanwhile, in another process: that is worth a
+/// line, and not the rest of the report.
+pub(crate) fn still(pid: u32) -> Option<Usage> {
+    let told = |error: &anyhow::Error| {
+        eprintln!(
+            "ropewalk-swarm: {error:#}, so the report does not have what the hub needed: has the hub started again?"
+        );
+    };
+    usage(pid).inspect_err(told).ok()
+}
+
 #[expect(clippy::cast_precision_loss, reason = "a report")]
 fn parse(stat: &str, statm: &str, ticks: u64, page: usize) -> Option<Usage> {
     // The name may contain anything, and ends with the last parenthesis.
@@ -53,6 +64,14 @@ mod tests {
         };
         assert_eq!(usage, Some(expected));
         assert!(parse("", "", 100, 4_096).is_none());
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_no_error() {
+        let mut child = std::process::Command::new("true").spawn().expect("starts");
+        child.wait().expect("ends");
+        assert!(still(child.id()).is_none());
+        assert!(still(std::process::id()).is_some());
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
             None => Ok(None),
         }
     })?;
-    let report = fleet.report(args, hub, misbehaved)?;
+    let report = fleet.report(args, hub, misbehaved);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
