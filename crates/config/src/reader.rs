@@ -603,7 +603,7 @@ fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
         DeValue::Integer(_) => "a whole number",
-        DeValue::Float(_) => "a number",
+        DeValue::Float(_) => "a number with a fraction",
         DeValue::Boolean(_) => "true or false",
         DeValue::Datetime(_) => "a date",
         DeValue::Array(_) => "a list",

@@ -28,7 +28,8 @@ const EXAMPLES: &str = "Examples:
 
 Open UDP port 4443 and TCP port 443 in the firewall of your provider, then run
 `ropewalk invite NAME` for each site. Stop with Ctrl-C; forwarding, firewall table and
-interface are removed again. SIGHUP reads the sites again.";
+interface are removed again. SIGHUP reads the sites again. SIGUSR2 stops it for a restart: the
+firewall table stays until the next start, and connections go on.";
 
 /// Run a hub: the end with the good connection
 #[derive(Debug, Args)]

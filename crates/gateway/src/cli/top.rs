@@ -50,18 +50,22 @@ fn range_parser() -> impl TypedValueParser<Value = Range> {
 
 /// Columns of a frame as text.
 const WIDTH: u16 = 100;
+/// Smallest frame that says something. Smaller: rows of uplinks have no room.
+const COLUMNS_MIN: u16 = 40;
+const LINES_MIN: u16 = 10;
 /// Largest number of columns or lines that can be asked for. More: memory.
 const SIDE_MAX: u16 = 1_000;
 
 fn parse_size(text: &str) -> Result<(u16, u16), String> {
     let (columns, lines) = text.split_once('x').ok_or("write 80x24")?;
-    let number = |text: &str| {
+    let number = |what: &str, text: &str, least: u16| {
         let number = text.parse().ok();
         number
-            .filter(|number| (1..=SIDE_MAX).contains(number))
-            .ok_or_else(|| format!("{text:?} is not from 1 to {SIDE_MAX}"))
+            .filter(|number| (least..=SIDE_MAX).contains(number))
+            .ok_or_else(|| format!("{what}: {text:?} is not from {least} to {SIDE_MAX}"))
     };
-    Ok((number(columns)?, number(lines)?))
+    let columns = number("columns", columns, COLUMNS_MIN)?;
+    Ok((columns, number("lines", lines, LINES_MIN)?))
 }
 
 impl Top {
@@ -141,7 +145,8 @@ mod tests {
     #[test]
     fn sizes_have_two_sides_within_bounds() {
         assert_eq!(parse_size("80x24"), Ok((80, 24)));
-        for text in ["80", "x", "0x5", "5x0", "1001x1", "-1x3", "80x24x2"] {
+        assert_eq!(parse_size("40x10"), Ok((40, 10)));
+        for text in ["80", "x", "39x10", "40x9", "1001x24", "-1x24", "80x24x2"] {
             assert!(parse_size(text).is_err(), "{text}");
         }
     }
