@@ -646,3 +646,40 @@ fn two_gateways_do_not_share_a_state_directory() {
     assert!(Path::new(lab.site.config()).exists());
     lab.passes().unwrap();
 }
+
+#[test]
+fn a_hub_takes_back_inner_addresses_that_another_program_has_removed() {
+    if !ready() {
+        return;
+    }
+    let ground = ground("addresses");
+    let mut hub = hub_of(&ground);
+    hub.start().unwrap();
+    let (status, namespace) = (hub.status().unwrap(), ground.topology.hub());
+    let interface = &status.interface;
+    let run = |command: &str| {
+        let shell = namespace.program("sh").args(["-c", command]);
+        shell.success(PATIENCE).unwrap()
+    };
+    let listed = || run(&format!("ip -o addr show dev {interface}"));
+    let before = listed();
+    let word = |address: String| {
+        let mut words = before.split_whitespace();
+        let found = words.find(|word| word.starts_with(&format!("{address}/")));
+        found.unwrap().to_owned()
+    };
+    let [v4, v6] = [false, true].map(|v6| word(status.address(v6).unwrap().to_string()));
+    let switch = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+    for (what, gone) in [
+        (format!("ip addr del {v4} dev {interface}"), &v4),
+        (format!("ip addr del {v6} dev {interface}"), &v6),
+        (format!("echo 1 > {switch}; echo 0 > {switch}"), &v6),
+    ] {
+        run(&what);
+        let begun = std::time::Instant::now();
+        while !listed().contains(gone) {
+            assert!(begun.elapsed() < PATIENCE, "{gone} stays away after {what}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}

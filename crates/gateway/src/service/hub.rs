@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use ipnet::IpNet;
 use ropewalk_io::{conntrack, netlink};
 use ropewalk_session::{HubSettings, KeyEvent, KeyStep, SiteDirectory};
 use ropewalk_transport::{Identity, PublicKey};
@@ -15,7 +16,7 @@ use super::admission::Admission;
 use super::admission::inbox::AdmissionThread;
 use super::api::{Api, Reload};
 use super::memory::{self, Memory};
-use super::network::Firewall;
+use super::network::{Firewall, Tun};
 use super::watchdog::Watchdog;
 use super::{
     ApiSocket, Asked, Prepared, RunningEngine, Signals, event_channel, host_settings, keys,
@@ -233,6 +234,19 @@ fn keep_rules(firewall: &Firewall) {
     }
 }
 
+fn keep_addresses(tun: &Tun, addresses: &[IpNet]) {
+    match tun.keep(addresses) {
+        Ok(false) => {}
+        Ok(true) => {
+            tracing::warn!("another program has taken an inner address of this hub; it is back");
+        }
+        Err(error) => {
+            let error = format!("{error:#}");
+            tracing::error!(%error, "an inner address of this hub is gone, and cannot be set again");
+        }
+    }
+}
+
 /// How many threads move packets: one for each processor, or one where there are few of them.
 fn worker_count(wanted: Option<usize>) -> usize {
     let most = usize::from(GROUPS);
@@ -263,6 +277,7 @@ fn admission(
 ) -> Admission {
     let usable = usable.clone();
     let kept = Arc::clone(&firewall);
+    let (tun, addresses) = (engine.tun.clone(), usable.own_addresses());
     Admission {
         config: config.clone(),
         ipv6: usable.pool_v6.is_some(),
@@ -273,7 +288,10 @@ fn admission(
             let egress = network::egress(&usable, sites, &interfaces);
             firewall.change(|nat| nat.egress = Some(egress))
         }),
-        keep_rules: Box::new(move || keep_rules(&kept)),
+        keep_rules: Box::new(move || {
+            keep_rules(&kept);
+            keep_addresses(&tun, &addresses);
+        }),
         forget: Box::new(forget),
         directory,
         commands: engine.commands.clone(),
