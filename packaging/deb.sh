@@ -48,7 +48,7 @@ packaging/tree.sh "$root" "$built" "${RUNNABLE:-$built}"
 
 # A static program needs no library.
 depends=
-if LC_ALL=C readelf --program-headers "$built/ropewalk" | grep -q INTERP; then
+if LC_ALL=C readelf --program-headers "$built/ropewalk" | grep INTERP >/dev/null; then
 	# dpkg-shlibdeps insists on a source control file.
 	mkdir "$stage/debian"
 	printf 'Source: ropewalk\n\nPackage: ropewalk\nArchitecture: %s\n' "$architecture" >"$stage/debian/control"

@@ -1,9 +1,15 @@
 //! What a turn of a hub costs while many sites wait for theirs: steps of loops, counted.
 
+use std::sync::Arc;
+
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_netem::Side;
+use ropewalk_session::{
+    CommonSettings, Environment, HubSettings, Session, SiteDirectory, SiteEntry, Slice,
+};
 use ropewalk_testkit::packet::inner;
 use ropewalk_testkit::{HUB_INNER, Spec, World};
+use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 use ropewalk_types::{Duration, steps};
 
 /// Sites of the small world; the large one has four times as many.
@@ -127,4 +133,59 @@ fn a_status_costs_a_step_or_two_for_each_site() {
         let sites = sites as u64;
         assert!((sites..=2 * sites).contains(&cost), "{cost} steps");
     }
+}
+
+#[test]
+fn the_status_of_one_worker_looks_at_no_site_of_others() {
+    let sites = (0..4_000_u32).map(|number| {
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(&number.to_be_bytes());
+        SiteEntry {
+            name: number.to_string(),
+            key: PublicKey::from_bytes(key),
+            addresses: Vec::new(),
+            networks: Vec::new(),
+            enabled: true,
+            weight: 1,
+            rate: None,
+        }
+    });
+    let directory = Arc::new(SiteDirectory::new(sites.collect()));
+    let mut all = 0;
+    for worker in 0..4 {
+        let settings = HubSettings {
+            common: CommonSettings {
+                identity: Identity::from_seed([1; 32]).expect("a key"),
+                scheduler_send: SchedulerKind::Auto,
+                scheduler_receive: SchedulerKind::Auto,
+                classes: Arc::default(),
+                hold: Default::default(),
+                send: Default::default(),
+                congestion: CongestionControl::default(),
+                mtu: None,
+            },
+            listen: Vec::new(),
+            tcp_listen: Vec::new(),
+            addresses: Vec::new(),
+            sites: Arc::clone(&directory),
+            memory: 1 << 20,
+        };
+        let environment = Environment {
+            base: std::time::Instant::now(),
+            segmentation: false,
+            udp_payload_max: 1_472,
+            session: 1,
+            tunnels: 1,
+            transport: Some([1; 32]),
+            slice: Slice::new(worker, 4).expect("there is such a worker"),
+        };
+        let hub = Session::hub(settings, &environment).expect("a hub");
+        let before = steps();
+        let listed = hub.status().tunnels.len();
+        let cost = steps() - before;
+        assert!((500..1_500).contains(&listed), "{listed} sites");
+        assert_eq!(cost, listed as u64, "one look at each of its own");
+        all += listed;
+    }
+    assert_eq!(all, 4_000);
 }

@@ -328,6 +328,9 @@ const SECRET_BYTES_MAX: u64 = 4_096;
 /// How long a lock is waited for whose owner has ended: its helpers end some milliseconds later. Longer: surer on a busy
 /// machine, what hangs is told later.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a lock is waited for that another program has: whoever edits a list needs it for milliseconds. Longer: surer
+/// on a slow disk, a hub lets nobody in while a program hangs.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Time between two tries.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -372,16 +375,34 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Waits for the lock.
+    /// Waits for the lock, for 10 s at most.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// The file cannot be created, or another program keeps the lock.
     pub fn wait(path: &Path) -> anyhow::Result<Self> {
+        Self::wait_for(path, LOCK_WAIT_MAX)
+    }
+
+    fn wait_for(path: &Path, most: Duration) -> anyhow::Result<Self> {
         create_parent(path)?;
         let lock = Self::open(path)?;
-        flock(&lock.file, FlockOperation::LockExclusive)
-            .with_context(|| format!("cannot lock {}", path.display()))?;
-        Ok(lock)
+        let begun = Instant::now();
+        loop {
+            match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(lock),
+                Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < most => {
+                    std::thread::sleep(LOCK_INTERVAL);
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => bail!(
+                    "another program has kept {} locked for {} s; end that program, or try again",
+                    path.display(),
+                    most.as_secs()
+                ),
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+                }
+            }
+        }
     }
 
     /// Whether another process holds the lock at `path`.
@@ -632,6 +653,20 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();
         let error = read_secret(&pipe).unwrap_err().to_string();
         assert!(error.contains("is no file"), "{error}");
+    }
+
+    #[test]
+    fn a_lock_that_another_program_keeps_is_given_up_with_words() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let kept = Lock::wait(&path).unwrap();
+        let error = Lock::wait_for(&path, Duration::from_millis(50)).unwrap_err();
+        assert!(
+            error.to_string().contains("another program has kept"),
+            "{error}"
+        );
+        drop(kept);
+        Lock::wait_for(&path, Duration::from_millis(50)).unwrap();
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub use change::{
     TABLE_MAIN, add_address, add_route, add_rule, delete_address, delete_route, delete_rule,
     flush_table, set_group, set_mtu, set_up,
 };
-pub use view::snapshot;
+pub use view::{addresses, snapshot};
 pub use watch::{Watch, WatchCallback};
 
 use crate::helper::Refusal;

@@ -576,14 +576,20 @@ impl<R: Role + Send + 'static> Engine<R> {
         }
     }
 
-    /// Makes a status for one of those who wait.
+    /// Makes a status for those who wait.
     fn answer_status(&mut self, now: Instant) {
-        if let Some(reply) = self.asked.take(now) {
-            let begun = self.clock.now();
-            // The caller may not wait for an answer any more.
-            reply.try_send(self.status(now)).ok();
-            self.asked.answered(begun, self.clock.now());
+        let mut waiting = self.asked.take(now);
+        let Some(last) = waiting.pop() else {
+            return;
+        };
+        let begun = self.clock.now();
+        let status = self.status(now);
+        // The callers may not wait for an answer any more.
+        for reply in waiting {
+            reply.try_send(status.clone()).ok();
         }
+        last.try_send(status).ok();
+        self.asked.answered(begun, self.clock.now());
     }
 
     fn status(&self, now: Instant) -> Status {

@@ -516,8 +516,12 @@ fn in_turn(work: impl Fn() -> anyhow::Result<String> + Send + Sync + 'static) ->
     Arc::new(move || {
         let (work, turn) = (Arc::clone(&work), Arc::clone(&turn));
         Box::pin(async move {
-            let _turn = turn.lock().await;
-            tokio::task::spawn_blocking(move || work()).await?
+            let turn = turn.lock_owned().await;
+            let work = move || {
+                let _turn = turn;
+                work()
+            };
+            tokio::task::spawn_blocking(work).await?
         })
     })
 }

@@ -126,7 +126,7 @@ impl Tun {
     /// # Errors
     /// Not permitted, or the kernel refuses.
     pub fn keep(&self, addresses: &[IpNet]) -> anyhow::Result<bool> {
-        let interfaces = netlink::snapshot().context("cannot list the interfaces")?;
+        let interfaces = netlink::addresses().context("cannot list the interfaces")?;
         let own = interfaces.iter().find(|own| own.index == self.ifindex);
         let Some(own) = own.filter(|own| own.up) else {
             return Ok(false);

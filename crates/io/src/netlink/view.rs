@@ -11,7 +11,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::socket::route_socket;
+use super::socket::{NetlinkSocket, route_socket};
 use super::{Address, DefaultRoute, Interface, NetlinkError, Result};
 
 /// All interfaces of this network namespace, by index.
@@ -25,8 +25,25 @@ pub fn snapshot() -> Result<Vec<Interface>> {
     })
 }
 
-fn read() -> io::Result<Vec<Interface>> {
-    let mut socket = route_socket()?;
+/// All interfaces of this network namespace, by index, without their routes: those may be a million.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn addresses() -> Result<Vec<Interface>> {
+    let read = || {
+        Ok(read_addresses(&mut route_socket()?)?
+            .into_values()
+            .collect())
+    };
+    read().map_err(|source| NetlinkError::Io {
+        step: "reading addresses",
+        source,
+    })
+}
+
+fn read_addresses(
+    socket: &mut NetlinkSocket<RouteNetlinkMessage>,
+) -> io::Result<BTreeMap<u32, Interface>> {
     let mut interfaces = BTreeMap::new();
     for message in socket.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
         if let RouteNetlinkMessage::NewLink(link) = message {
@@ -41,6 +58,12 @@ fn read() -> io::Result<Vec<Interface>> {
             }
         }
     }
+    Ok(interfaces)
+}
+
+fn read() -> io::Result<Vec<Interface>> {
+    let mut socket = route_socket()?;
+    let mut interfaces = read_addresses(&mut socket)?;
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut request = RouteMessage::default();
         request.header.address_family = family;

@@ -364,7 +364,15 @@ impl Hub {
         count_steps(concerned.len());
         for index in concerned {
             match self.renewed(index) {
-                Some(entry) => self.take_entry(now, index, entry),
+                Some(entry) => {
+                    // A hello with the new key of the site may have come before the news of that key.
+                    let other = self.sites.find(&entry.key).filter(|other| *other != index);
+                    if let Some(other) = other {
+                        let why = "the site is known by its former key";
+                        self.drop_site(now, links, other, why);
+                    }
+                    self.take_entry(now, index, entry);
+                }
                 None => {
                     let why = "the hub's list of sites changed";
                     if let Some(site) = self.sites.get(index) {
@@ -636,8 +644,13 @@ impl sealed::Role for Hub {
         let link = received.link;
         if guarded(|| self.take_datagram(now, links, received)).is_none() {
             let site = self.pending.get(&link).and_then(|pending| pending.site);
-            if let Some(index) = site {
-                self.sites.fail(index);
+            match site {
+                Some(index) => self.sites.fail(index),
+                // It belongs to no site yet, and its state may be anything.
+                None => {
+                    self.panics += 1;
+                    self.close_links(now, links, "internal error", &[link]);
+                }
             }
             self.drop_failed(now, links);
         }

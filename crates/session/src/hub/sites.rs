@@ -132,7 +132,9 @@ impl Sites {
         let site = self.slots.get_mut(index)?.take()?;
         self.free.insert(index);
         self.rated -= usize::from(site.entry.rate.is_some());
-        self.by_key.remove(&site.entry.key);
+        if self.by_key.get(&site.entry.key) == Some(&index) {
+            self.by_key.remove(&site.entry.key);
+        }
         for ip in &site.entry.addresses {
             if self.by_address.get(ip) == Some(&index) {
                 self.by_address.remove(ip);
@@ -154,6 +156,9 @@ impl Sites {
         if entry.key != site.entry.key {
             self.by_key.remove(&site.entry.key);
             self.by_key.insert(entry.key, index);
+            // A slot that the site had by its new key for a moment has taken the addresses along.
+            let addresses = entry.addresses.iter().map(|ip| (*ip, index));
+            self.by_address.extend(addresses);
         }
         self.rated += usize::from(entry.rate.is_some());
         self.rated -= usize::from(site.entry.rate.is_some());

@@ -9,7 +9,7 @@ use ropewalk_transport::{
     CongestionControl, ConnectionId, Endpoint, EndpointConfig, Identity, KeyCheck, Proof,
     PublicKey, Slice, SocketId, Transmit,
 };
-use ropewalk_types::{Duration, Ecn, Instant, steps};
+use ropewalk_types::{Duration, Ecn, Instant};
 use ropewalk_wire::{Control, Datagram, emit_control};
 
 use super::Hub;
@@ -146,24 +146,6 @@ fn rates_of_sites_that_are_not_connected_slow_nothing() {
     let sites = hub.handle_command(Instant::from_millis(5), Command::ReloadSites);
     assert_eq!(sites, Ok(10));
     assert!(!hub.role().is_paced(), "no datagram has to be looked up");
-}
-
-#[test]
-fn the_status_of_one_worker_looks_at_no_site_of_others() {
-    let directory = Arc::new(SiteDirectory::new((0..4_000).map(site).collect()));
-    let mut all = 0;
-    for worker in 0..4 {
-        let mut environment = environment(std::time::Instant::now());
-        environment.slice = Slice::new(worker, 4).expect("there is such a worker");
-        let hub = Session::hub(settings(Arc::clone(&directory)), &environment).unwrap();
-        let before = steps();
-        let listed = hub.status().tunnels.len();
-        let cost = steps() - before;
-        assert!((500..1_500).contains(&listed), "{listed} sites");
-        assert_eq!(cost, listed as u64, "one look at each of its own");
-        all += listed;
-    }
-    assert_eq!(all, 4_000);
 }
 
 /// A hub with invitations, and somebody who holds one of them.

@@ -6,9 +6,9 @@
 //! Invariants: what waits is bounded and there once. All who asked for a reload before it began get the same answer.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use anyhow::Context;
 use ropewalk_transport::PublicKey;
@@ -162,7 +162,8 @@ impl Inbox {
 #[derive(Debug)]
 pub(in crate::service) struct AdmissionThread {
     pub(in crate::service) inbox: Inbox,
-    thread: Option<JoinHandle<()>>,
+    /// Says nothing, and ends with the thread.
+    ended: oneshot::Receiver<Infallible>,
 }
 
 impl AdmissionThread {
@@ -175,9 +176,12 @@ impl AdmissionThread {
     ) -> anyhow::Result<Self> {
         let inbox = Inbox::default();
         let own = inbox.clone();
-        let thread = std::thread::Builder::new()
+        let (ends, ended) = oneshot::channel::<Infallible>();
+        std::thread::Builder::new()
             .name("admission".into())
             .spawn(move || {
+                // Dropped when the thread ends.
+                let _ends = ends;
                 while let Some((what, askers)) = own.next() {
                     // One question must not keep all later ones from being answered. The panic is in the log.
                     let done = catch_unwind(AssertUnwindSafe(|| work(what)));
@@ -191,20 +195,16 @@ impl AdmissionThread {
                 }
             })
             .context("cannot start the thread that lets sites in")?;
-        Ok(Self {
-            inbox,
-            thread: Some(thread),
-        })
+        Ok(Self { inbox, ended })
     }
 
     /// Ends the thread, and waits until it has changed this machine for the last time.
     pub(in crate::service) async fn stop(mut self) {
         self.inbox.close();
-        let Some(thread) = self.thread.take() else {
-            return;
-        };
-        let ended = tokio::task::spawn_blocking(move || thread.join());
-        if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
+        if tokio::time::timeout(STOP_TIMEOUT, &mut self.ended)
+            .await
+            .is_err()
+        {
             tracing::warn!("the thread that lets sites in did not stop in time and is abandoned");
         }
     }
