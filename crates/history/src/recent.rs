@@ -221,8 +221,10 @@ impl Track {
             let seconds = (now_ms - self.seen_ms) as f64 / 1e3;
             let new = 8.0 * bytes.checked_sub(self.bytes).unwrap_or(bytes) as f64 / seconds;
             self.bits += NEW * (new - self.bits);
-            // Whatever else is counted until the path is up again belongs to the same failure.
-            if path.failures > self.failures && self.state == "up" {
+            // Whatever else is counted until the path is up again belongs to the same failure. A new connection begins
+            // its own count, so the state says more.
+            let fell = matches!(path.state.as_str(), "suspect" | "connecting" | "down");
+            if self.state == "up" && (fell || path.failures > self.failures) {
                 self.failed_ms.push_back(now_ms);
             }
         }

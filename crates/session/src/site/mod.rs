@@ -334,6 +334,10 @@ impl sealed::Role for Site {
                 key_unknown,
                 group,
             } => {
+                // The last suspicion was of this very failure.
+                let suspected = self.peer.path_of(link);
+                let suspected = suspected.and_then(|(id, _)| self.peer.tunnel.path_stats(id));
+                let failures = suspected.map_or(1, |stats| stats.suspected.max(1));
                 if let Some((id, index)) = self.attempt_of(link) {
                     let path = self.paths[id.index()].as_mut();
                     let attempt = path.map(|path| path.attempts.remove(index));
@@ -353,7 +357,7 @@ impl sealed::Role for Site {
                     && let Some(path) = &mut self.paths[id.index()]
                 {
                     tracing::info!(uplink = path.uplink.name, reason, "path down");
-                    path.failures += 1;
+                    path.failures += failures;
                     path.last_error = Some(reason);
                     (path.next_attempt, path.tries) = (now, 0);
                 }
