@@ -2,8 +2,8 @@
 //! the directory by which the engine knows keys.
 //!
 //! Invariants: one list at a time is read and taken over, so that the directory never goes back to an
-//! older one: only one thread has the `Admission` (`inbox.rs`). Who is no longer in the list is shut
-//! out first, whatever fails after that. A new site is let in only once the rules count for it.
+//! older one: only one thread has the `Admission` (`inbox.rs`). A site that is no longer in
+//! the list is shut out first, whatever fails after that. A new site is let in only once the rules count for it.
 
 pub(super) mod inbox;
 

@@ -1,7 +1,7 @@
 //! The sites of a hub that have said hello: their slots, and how packets, keys and connections find them.
 //!
-//! Invariants: a panic in the work for one site is noted, and reaches no other site: work that goes into a tunnel is
-//! done in [`Sites::with`], or in [`guarded`] as a whole. Keys, addresses and networks lead to slots in use only.
+//! Invariants: a panic in the work for one site is noted, and reaches no other site. So work that goes into a tunnel
+//! is done in [`Sites::with`] or in [`guarded`]. Keys, addresses and networks lead to slots in use only.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
