@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use anyhow::{Context, bail};
 use ropewalk_api::{KeyChange, KeyRequest};
@@ -31,7 +32,7 @@ pub(super) fn by_hand() -> ChangeKey {
 }
 
 /// For a site whose configuration pins the key `pinned`. The next key keeps the site in its group.
-pub(super) fn of_site(
+fn of_site(
     key_file: PathBuf,
     state_dir: PathBuf,
     pinned: PublicKey,
@@ -95,6 +96,42 @@ pub(super) fn of_hub(key_file: PathBuf, commands: Commands) -> ChangeKey {
     })
 }
 
+/// The thread that keeps the keys of a site. A search for a key makes some thousands of keys, and the disk may be slow;
+/// signals, the API and the watchdog do not wait for either. When dropped, the thread ends after what it has been given.
+/// A process that ends before leaves whole files, and the engine says again after its next start what was lost.
+#[derive(Debug)]
+pub(super) struct KeyThread(SyncSender<KeyEvent>);
+
+/// Most events that wait to be written down. The engine says one in a second. More: a slower disk does, and a hub that
+/// says much takes more memory.
+const EVENTS_MAX: usize = 64;
+
+impl KeyThread {
+    /// Starts the thread, which handles events one after the other.
+    ///
+    /// # Errors
+    /// The system has no room for a thread.
+    pub(super) fn start(mut keys: SiteKeys, commands: Commands) -> anyhow::Result<Self> {
+        let (sender, events) = sync_channel(EVENTS_MAX);
+        std::thread::Builder::new()
+            .name("keys".into())
+            .spawn(move || {
+                for event in events {
+                    keys.handle(event, &commands);
+                }
+            })
+            .context("cannot start the thread that keeps the keys of this site")?;
+        Ok(Self(sender))
+    }
+
+    /// Takes what the engine says, and does not wait until it is written down.
+    pub(super) fn handle(&self, event: KeyEvent) {
+        if let Err(error) = self.0.try_send(event) {
+            tracing::warn!(%error, "a change of keys is not written down; this site hears of it again after its next start");
+        }
+    }
+}
+
 /// What a site writes down of keys.
 #[derive(Debug)]
 pub(super) struct SiteKeys {
@@ -111,6 +148,12 @@ pub(super) struct SiteKeys {
 const OTHERS_MAX: u32 = 1_000;
 
 impl SiteKeys {
+    /// Changes the key of this site on request.
+    pub(super) fn change(&self, commands: Commands) -> ChangeKey {
+        let (key_file, state_dir) = (self.key_file.clone(), self.state_dir.clone());
+        of_site(key_file, state_dir, self.hub.pinned, commands)
+    }
+
     /// What the engine needs to know at the start.
     ///
     /// # Errors
@@ -132,7 +175,7 @@ impl SiteKeys {
 
     /// Writes down what the engine says. When the disk does not take it, things stay as they are, and the
     /// engine says it again after the next start.
-    pub(super) fn handle(&mut self, event: KeyEvent, commands: &Commands) {
+    fn handle(&mut self, event: KeyEvent, commands: &Commands) {
         if let Err(error) = self.try_handle(event, commands) {
             let error = format!("{error:#}");
             tracing::error!(error, "a change of keys cannot be written down");
@@ -197,6 +240,7 @@ impl SiteKeys {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::time::Duration;
 
     use ropewalk_session::GROUPS;
     use tempfile::TempDir;
@@ -241,6 +285,31 @@ mod tests {
                 assert_eq!(group_of(&hub, &next), group_of(&hub, &own));
             }
         }
+    }
+
+    #[test]
+    fn the_control_side_goes_on_while_a_key_is_looked_for_and_told() {
+        let (_directory, keys, ..) = scene();
+        let next = next_of_site(&keys.key_file, &keys.hub).unwrap();
+        // The engine takes the key that was found only once the control side has said so. A control side that waits
+        // for the search does not say so in time.
+        let (go_on, wait) = sync_channel(1);
+        let (tell, told) = sync_channel(1);
+        let wait = Mutex::new(wait);
+        let commands = Commands(Arc::new(move |command| {
+            let waited = wait.lock().unwrap().recv_timeout(Duration::from_secs(5));
+            if let Command::Key(KeyStep::Next(next)) = command {
+                tell.try_send((next.public_key(), waited))?;
+            }
+            Ok(())
+        }));
+        let thread = KeyThread::start(keys, commands).unwrap();
+        let (key, reason) = (next.public_key(), OTHER_WORKER.to_owned());
+        thread.handle(KeyEvent::Refused { key, reason });
+        go_on.send(()).unwrap();
+        let (found, waited) = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(waited, Ok(()), "the control side waited for the search");
+        assert_ne!(found, key);
     }
 
     #[test]

@@ -23,13 +23,13 @@ use tokio::time::{Instant, sleep_until};
 use super::api::{Api, Mark, Reload};
 use super::direct::Direct;
 use super::guard::Guard;
-use super::keys::{ChangeKey, SiteKeys};
+use super::keys::{ChangeKey, KeyThread, SiteKeys};
 use super::memory::{CountQuotas, Memory};
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::watchdog::Watchdog;
 use super::{
     ApiSocket, Asked, Commands, Prepared, RunningEngine, Signals, assigned, event_channel,
-    host_settings, in_turn, keys, network, notify, reload_and_log, resolve, restarts, rights,
+    host_settings, in_turn, network, notify, reload_and_log, resolve, restarts, rights,
     session_settings,
 };
 use crate::engine::control::{Command, Uplink};
@@ -78,7 +78,8 @@ pub(super) struct Site {
     onward: Option<Relayed>,
     direct: Option<Direct>,
     guard: Guard,
-    keys: SiteKeys,
+    keys: KeyThread,
+    change_key: ChangeKey,
     up: bool,
 }
 
@@ -116,7 +117,7 @@ pub(super) async fn run(
         commands: site.commands().0,
         pulses: site.engine.pulses(),
         reload: Arc::clone(&site.reload),
-        change_key: site.change_key(),
+        change_key: Arc::clone(&site.change_key),
         memory,
         mark: Arc::clone(&site.mark),
         is_hub: false,
@@ -196,6 +197,8 @@ impl Site {
         let engine = RunningEngine::new(handle, events)?;
         engine.tun.configure(&[])?;
         keys.begin(&engine.commands)?;
+        let change_key = keys.change(engine.commands.clone());
+        let keys = KeyThread::start(keys, engine.commands.clone())?;
         let direct = Direct::start(&config, &engine.tun, changes).await?;
         let (notify_interfaces, interfaces) = watch::channel(Vec::new());
         let watching = Watch::start(Box::new(move |list| {
@@ -227,6 +230,7 @@ impl Site {
             direct,
             guard,
             keys,
+            change_key,
             up: false,
         }))
     }
@@ -246,18 +250,6 @@ impl Site {
             Some(direct) => direct.commands(engine),
             None => engine,
         }
-    }
-
-    /// Changes the key of this site.
-    fn change_key(&self) -> ChangeKey {
-        let SiteKeys {
-            key_file,
-            state_dir,
-            hub,
-            others: _,
-        } = &self.keys;
-        let commands = self.engine.commands.clone();
-        keys::of_site(key_file.clone(), state_dir.clone(), hub.pinned, commands)
     }
 
     /// The hub's addresses.
@@ -344,7 +336,7 @@ impl Site {
                 self.assign(&addresses)?;
                 self.set_name_servers(machine);
             }
-            EngineEvent::Key(event) => self.keys.handle(event, &self.engine.commands),
+            EngineEvent::Key(event) => self.keys.handle(event),
             EngineEvent::Enrol { .. } | EngineEvent::Stopped { .. } => {}
         }
         Ok(())
