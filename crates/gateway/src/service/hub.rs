@@ -215,8 +215,11 @@ impl Hub {
     /// # Errors
     /// What made the engine fail.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
-        // Nothing sets rules after the rules have been taken back.
+        // Nothing sets rules after the rules have been taken back, not even a thread that is abandoned.
+        let firewall = Arc::clone(&self.firewall);
+        let closed = tokio::task::spawn_blocking(move || firewall.close());
         self.admission.stop().await;
+        closed.await.ok();
         self.engine.stop().await
     }
 }

@@ -4,12 +4,12 @@
 //! Invariant: changes that outlive the process are recorded in [`Changes`] first.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail};
 use ipnet::IpNet;
 use ropewalk_io::netlink::{self, Interface, RouteSpec};
-use ropewalk_io::nft::{self, Egress, HubNat, Net, Translation};
+use ropewalk_io::nft::{self, Egress, HubNat, Net, NftError, Translation};
 use ropewalk_io::sysctl;
 
 use crate::sites::Sites;
@@ -355,48 +355,72 @@ pub fn egress(config: &HubConfig, sites: &Sites, interfaces: &[Interface]) -> Eg
     }
 }
 
-/// The firewall rules of a running hub. Whoever changes a part renews all of them.
+/// The firewall rules of a running hub. Whoever changes a part renews all of them, and waits for whoever does that
+/// now.
 #[derive(Debug)]
 pub struct Firewall {
-    nat: Mutex<HubNat>,
+    /// `None` once they are [closed](Self::close).
+    nat: Mutex<Option<HubNat>>,
     /// Whether there are rules at all.
     forward: bool,
+    apply: Apply,
 }
+
+/// Carries rules out.
+type Apply = fn(&HubNat) -> Result<(), NftError>;
 
 impl Firewall {
     /// The rules that [`set_up_hub`] has applied.
     #[must_use]
     pub fn new(nat: HubNat, forward: bool) -> Self {
-        let nat = Mutex::new(nat);
-        Self { nat, forward }
+        Self {
+            nat: Mutex::new(Some(nat)),
+            forward,
+            apply: nft::apply_hub,
+        }
     }
 
     /// Changes the rules, if that makes a difference.
     ///
     /// # Errors
-    /// Not permitted, or `nft` refuses. The former rules stay.
+    /// Not permitted, `nft` refuses, or the hub is stopping. The former rules stay.
     pub fn change(&self, change: impl FnOnce(&mut HubNat)) -> anyhow::Result<()> {
-        let mut nat = self.nat.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nat = self.lock();
+        let nat = nat.as_mut().context("the hub is stopping")?;
         let mut wanted = nat.clone();
         change(&mut wanted);
         if self.forward && (wanted != *nat || is_gone(&wanted)?) {
-            nft::apply_hub(&wanted)?;
+            (self.apply)(&wanted)?;
         }
         *nat = wanted;
         Ok(())
     }
 
-    /// Sets the rules again if another program has removed them, as `nft flush ruleset` does. Whether that was so.
+    /// Sets the rules again if another program has removed them, as `nft flush ruleset` does. Whether that was so. Does
+    /// nothing while the hub stops.
     ///
     /// # Errors
     /// Not permitted, or `nft` refuses.
     pub fn keep(&self) -> anyhow::Result<bool> {
-        let nat = self.nat.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = self.forward && is_gone(&nat)?;
+        let nat = self.lock();
+        let Some(nat) = nat.as_ref().filter(|_| self.forward) else {
+            return Ok(false);
+        };
+        let gone = is_gone(nat)?;
         if gone {
-            nft::apply_hub(&nat)?;
+            (self.apply)(nat)?;
         }
         Ok(gone)
+    }
+
+    /// Lets nobody change the rules any more, so that what takes them back comes last. Waits for an `nft` that runs,
+    /// which is killed when it takes too long: 5 s, and 20 s with very many rules.
+    pub fn close(&self) {
+        self.lock().take();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<HubNat>> {
+        self.nat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -511,6 +535,8 @@ fn unspecified(net: &IpNet) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -571,6 +597,52 @@ mod tests {
         config.pool_v6 = None;
         config.onward = Some("ropewalk0".to_owned());
         assert_eq!(shown(&config), ["100.99.0.0/16"]);
+    }
+
+    /// How often a stand-in for `nft` has begun, and whether it may end.
+    static RUNS: Mutex<(u32, bool)> = Mutex::new((0, false));
+
+    #[test]
+    fn rules_that_are_taken_back_are_never_set_again() {
+        let path = std::path::Path::new("hub.toml");
+        let config = ropewalk_config::hub::parse(path, "[pool]\nipv4 = \"100.99.0.0/16\"\n");
+        let tun = Tun {
+            name: "rope-none".to_owned(),
+            ifindex: 3,
+        };
+        let firewall = Arc::new(Firewall {
+            apply: |_| {
+                RUNS.lock().unwrap().0 += 1;
+                while !RUNS.lock().unwrap().1 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(())
+            },
+            ..Firewall::new(hub_nat(&tun, &config.unwrap()), true)
+        });
+        let change = |to: &'static str| {
+            let firewall = Arc::clone(&firewall);
+            let to = Translation::To(vec![to.parse().unwrap()]);
+            std::thread::spawn(move || firewall.change(|nat| nat.translation = to))
+        };
+        let runs = || RUNS.lock().unwrap().0;
+        let first = change("192.0.2.1");
+        while runs() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let closing = Arc::clone(&firewall);
+        let closed = std::thread::spawn(move || closing.close());
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!closed.is_finished(), "`nft` still runs");
+        RUNS.lock().unwrap().1 = true;
+        first.join().unwrap().unwrap();
+        closed.join().unwrap();
+        // What takes the rules back comes here.
+        let late = change("192.0.2.2").join().unwrap();
+        assert_eq!(runs(), 1, "rules were set after the end");
+        assert_eq!(late.unwrap_err().to_string(), "the hub is stopping");
+        assert!(!firewall.keep().unwrap(), "no table of the test is kept");
+        assert_eq!(runs(), 1, "rules were set after the end");
     }
 
     #[test]
