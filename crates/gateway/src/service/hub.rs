@@ -13,7 +13,7 @@ use ropewalk_session::{HubSettings, KeyEvent, KeyStep, SiteDirectory};
 use ropewalk_transport::{Identity, PublicKey};
 
 use super::admission::Admission;
-use super::admission::inbox::AdmissionThread;
+use super::admission::inbox::{AdmissionThread, Inbox};
 use super::api::{Api, Reload};
 use super::memory::{self, Memory};
 use super::network::{Firewall, Tun};
@@ -95,7 +95,7 @@ pub(super) async fn run(
         sites = hub.sites,
         "hub is ready"
     );
-    let watchdog = Watchdog::new(hub.engine.pulses());
+    let watchdog = Watchdog::new(hub.engine.pulses()).with_admission(hub.admission());
     let result = tokio::select! {
         ended = hub.serve(&mut signals) => ended,
         never = watchdog.run() => match never {},
@@ -169,6 +169,11 @@ impl Hub {
             sites: sites.all().len(),
             engine,
         })
+    }
+
+    /// What the watchdog sees of the thread that lets sites in.
+    pub(super) fn admission(&self) -> Inbox {
+        self.admission.inbox.clone()
     }
 
     /// Serves until asked to stop.

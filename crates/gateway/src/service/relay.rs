@@ -83,7 +83,7 @@ pub(super) async fn run(
         "relay is ready"
     );
     let pulses = hub.engine.pulses().into_iter().chain(site.engine.pulses());
-    let watchdog = Watchdog::new(pulses);
+    let watchdog = Watchdog::new(pulses).with_admission(hub.admission());
     let result = tokio::select! {
         never = watchdog.run() => match never {},
         error = rights::lost() => Err(error),

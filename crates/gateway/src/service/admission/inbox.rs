@@ -7,11 +7,14 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use ropewalk_transport::PublicKey;
+use rustix::process::Pid;
+use rustix::thread::gettid;
 use tokio::sync::oneshot;
 
 use crate::service::STOP_TIMEOUT;
@@ -42,6 +45,17 @@ pub(in crate::service) enum Work {
     },
 }
 
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reload => "a reload",
+            Self::KeepRules => "a look at the firewall rules and the inner addresses",
+            Self::Confirm(_) => "the next key of a site",
+            Self::Enrol { .. } => "a site that joins",
+        })
+    }
+}
+
 type Answer = Result<String, String>;
 
 #[derive(Debug, Default)]
@@ -50,9 +64,41 @@ struct Waiting {
     keep_rules: bool,
     confirmed: VecDeque<PublicKey>,
     enrolments: VecDeque<Work>,
-    /// The enrolment that is worked on: the answer to a repeated question comes.
+    /// What is worked on. The answer to a repeated question comes.
     present: Option<Work>,
+    /// How much has been begun so far.
+    begun: u64,
+    /// Number of the thread, once it runs.
+    thread: Option<Pid>,
     closed: bool,
+}
+
+impl Waiting {
+    /// What is next; what is asked for by users comes first.
+    fn take(&mut self) -> Option<(Work, Vec<oneshot::Sender<Answer>>)> {
+        if !self.askers.is_empty() {
+            return Some((Work::Reload, std::mem::take(&mut self.askers)));
+        }
+        let work = if std::mem::take(&mut self.keep_rules) {
+            Work::KeepRules
+        } else if let Some(key) = self.confirmed.pop_front() {
+            Work::Confirm(key)
+        } else {
+            self.enrolments.pop_front()?
+        };
+        Some((work, Vec::new()))
+    }
+}
+
+/// What the thread does now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::service) struct Progress {
+    /// How much it has begun so far. Grows while the thread goes on, and somebody has the rules looked at.
+    pub(in crate::service) begun: u64,
+    /// What it has not ended yet.
+    pub(in crate::service) present: Option<Work>,
+    /// Number of the thread, once it runs.
+    pub(in crate::service) thread: Option<Pid>,
 }
 
 /// Takes work for the thread. Never waits for it.
@@ -120,7 +166,17 @@ impl Inbox {
         }
     }
 
-    /// Waits for work; what is asked for by users comes first. `None` at the end.
+    /// Whether the thread goes on.
+    pub(in crate::service) fn progress(&self) -> Progress {
+        let waiting = self.lock();
+        Progress {
+            begun: waiting.begun,
+            present: waiting.present,
+            thread: waiting.thread,
+        }
+    }
+
+    /// Waits for work. `None` at the end.
     fn next(&self) -> Option<(Work, Vec<oneshot::Sender<Answer>>)> {
         let mut waiting = self.lock();
         waiting.present = None;
@@ -128,18 +184,10 @@ impl Inbox {
             if waiting.closed {
                 return None;
             }
-            if !waiting.askers.is_empty() {
-                return Some((Work::Reload, std::mem::take(&mut waiting.askers)));
-            }
-            if std::mem::take(&mut waiting.keep_rules) {
-                return Some((Work::KeepRules, Vec::new()));
-            }
-            if let Some(key) = waiting.confirmed.pop_front() {
-                return Some((Work::Confirm(key), Vec::new()));
-            }
-            if let Some(work) = waiting.enrolments.pop_front() {
+            if let Some((work, askers)) = waiting.take() {
                 waiting.present = Some(work);
-                return Some((work, Vec::new()));
+                waiting.begun += 1;
+                return Some((work, askers));
             }
             let woken = self.0.1.wait(waiting);
             waiting = woken.unwrap_or_else(PoisonError::into_inner);
@@ -182,6 +230,7 @@ impl AdmissionThread {
             .spawn(move || {
                 // Dropped when the thread ends.
                 let _ends = ends;
+                own.lock().thread = Some(gettid());
                 while let Some((what, askers)) = own.next() {
                     // One question must not keep all later ones from being answered. The panic is in the log.
                     let done = catch_unwind(AssertUnwindSafe(|| work(what)));
