@@ -1,5 +1,6 @@
 //! The control side of a hub.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::num::NonZero;
 use std::path::Path;
@@ -7,16 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use ipnet::IpNet;
 use ropewalk_io::{conntrack, netlink};
 use ropewalk_session::{HubSettings, KeyEvent, KeyStep, SiteDirectory};
 use ropewalk_transport::{Identity, PublicKey};
+use ropewalk_types::Pace;
 
 use super::admission::Admission;
 use super::admission::inbox::{AdmissionThread, Inbox};
 use super::api::{Api, Reload};
 use super::memory::{self, Memory};
-use super::network::{Firewall, Tun};
+use super::network::Firewall;
 use super::watchdog::Watchdog;
 use super::{
     ApiSocket, Asked, Prepared, RunningEngine, Signals, event_channel, host_settings, keys,
@@ -41,6 +42,11 @@ const MEMORY_PART: u64 = 4;
 /// How often a hub looks whether its firewall rules are still there. Longer: fewer questions to the kernel, sites
 /// reach closed networks for longer when another program has removed the rules. Not measured.
 const RULES_INTERVAL: Duration = Duration::from_secs(1);
+/// Another program that removes what a hub needs, again and again, causes a line in the log once in this time. Longer: a
+/// shorter log.
+const AGAIN_INTERVAL: Duration = Duration::from_mins(1);
+/// And this often in a row.
+const AGAIN_LINES: u32 = 5;
 
 /// Names a site whose packets make the hub panic. For tests: release builds do not read it.
 #[cfg(debug_assertions)]
@@ -229,28 +235,37 @@ impl Hub {
     }
 }
 
-fn keep_rules(firewall: &Firewall) {
-    match firewall.keep() {
-        Ok(false) => {}
-        Ok(true) => tracing::warn!(
-            "another program has removed the firewall rules of this hub; they are set again"
-        ),
-        Err(error) => {
-            let error = format!("{error:#}");
-            tracing::error!(%error, "the firewall rules of this hub are gone, and cannot be set again");
-        }
-    }
+/// Lines about what another program takes away and a hub sets again, each time it looks. Some in a row, and one an
+/// interval after that.
+#[derive(Debug, Default)]
+struct AgainLines {
+    pace: Pace,
+    left_out: u64,
 }
 
-fn keep_addresses(tun: &Tun, addresses: &[IpNet]) {
-    match tun.keep(addresses) {
-        Ok(false) => {}
-        Ok(true) => {
-            tracing::warn!("another program has taken an inner address of this hub; it is back");
+impl AgainLines {
+    /// How often it has happened since the last line, if there may be another one now.
+    fn next(&mut self, now: ropewalk_types::Instant) -> Option<u64> {
+        self.left_out += 1;
+        let allowed = self.pace.allows(now, AGAIN_INTERVAL, AGAIN_LINES);
+        allowed.then(|| std::mem::take(&mut self.left_out))
+    }
+
+    /// Tells what became of a look at `what`.
+    fn tell(&mut self, now: ropewalk_types::Instant, what: &str, set: anyhow::Result<bool>) {
+        if matches!(set, Ok(false)) {
+            return;
         }
-        Err(error) => {
-            let error = format!("{error:#}");
-            tracing::error!(%error, "an inner address of this hub is gone, and cannot be set again");
+        let Some(count) = self.next(now) else { return };
+        match set {
+            Ok(_) => tracing::warn!(
+                count,
+                "another program has removed {what} of this hub, and the hub has set them again"
+            ),
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(%error, count, "cannot set {what} of this hub; it tries again each second");
+            }
         }
     }
 }
@@ -286,6 +301,8 @@ fn admission(
     let usable = usable.clone();
     let kept = Arc::clone(&firewall);
     let (tun, addresses) = (engine.tun.clone(), usable.own_addresses());
+    let start = std::time::Instant::now();
+    let lines = <RefCell<(AgainLines, AgainLines)>>::default();
     Admission {
         config: config.clone(),
         ipv6: usable.pool_v6.is_some(),
@@ -297,8 +314,10 @@ fn admission(
             firewall.change(|nat| nat.egress = Some(egress))
         }),
         keep_rules: Box::new(move || {
-            keep_rules(&kept);
-            keep_addresses(&tun, &addresses);
+            let now = ropewalk_types::Instant::ZERO + start.elapsed();
+            let (of_rules, of_addresses) = &mut *lines.borrow_mut();
+            of_rules.tell(now, "the firewall rules", kept.keep());
+            of_addresses.tell(now, "inner addresses", tun.keep(&addresses));
         }),
         forget: Box::new(forget),
         directory,
@@ -327,5 +346,27 @@ fn check_pools(config: &HubConfig) -> anyhow::Result<()> {
             tracing::warn!(%error, "pools are not checked against the networks of this machine");
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_takes_an_address_each_second_for_an_hour_causes_a_line_a_minute() {
+        let mut lines = AgainLines::default();
+        let at = |second: u64| ropewalk_types::Instant::from_millis(1_000 * second);
+        let told: Vec<_> = (100..3_700)
+            .filter_map(|second| Some((second, lines.next(at(second))?)))
+            .collect();
+        assert_eq!(told[..5], [100, 101, 102, 103, 104].map(|at| (at, 1)));
+        // The burst is spent, and comes back by one a minute.
+        assert_eq!(told[5..7], [(160, 56), (220, 60)]);
+        assert_eq!(told.len(), 5 + 59);
+        // After a day without any, the next one is told at once, with those of the last minute.
+        assert_eq!(lines.next(at(90_000)), Some(60));
+        lines.tell(at(90_001), "inner addresses", Ok(false));
+        assert_eq!(lines.left_out, 0, "nothing was missing");
     }
 }
