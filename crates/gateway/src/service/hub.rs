@@ -177,7 +177,7 @@ impl Hub {
         })
     }
 
-    /// What the watchdog sees of the thread that lets sites in.
+    /// What waits for the thread that lets sites in and keeps the rules.
     pub(super) fn admission(&self) -> Inbox {
         self.admission.inbox.clone()
     }

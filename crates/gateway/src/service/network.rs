@@ -361,6 +361,8 @@ pub fn egress(config: &HubConfig, sites: &Sites, interfaces: &[Interface]) -> Eg
 pub struct Firewall {
     /// `None` once they are [closed](Self::close).
     nat: Mutex<Option<HubNat>>,
+    /// What [`Self::translate`] has asked for. Held for no longer than a look at the value takes.
+    translation: Mutex<Option<Translation>>,
     /// Whether there are rules at all.
     forward: bool,
     apply: Apply,
@@ -375,6 +377,7 @@ impl Firewall {
     pub fn new(nat: HubNat, forward: bool) -> Self {
         Self {
             nat: Mutex::new(Some(nat)),
+            translation: Mutex::default(),
             forward,
             apply: nft::apply_hub,
         }
@@ -385,43 +388,54 @@ impl Firewall {
     /// # Errors
     /// Not permitted, `nft` refuses, or the hub is stopping. The former rules stay.
     pub fn change(&self, change: impl FnOnce(&mut HubNat)) -> anyhow::Result<()> {
-        let mut nat = self.lock();
+        let mut nat = lock(&self.nat);
         let nat = nat.as_mut().context("the hub is stopping")?;
-        let mut wanted = nat.clone();
-        change(&mut wanted);
-        if self.forward && (wanted != *nat || is_gone(&wanted)?) {
-            (self.apply)(&wanted)?;
-        }
-        *nat = wanted;
-        Ok(())
+        self.renew(nat, change).map(drop)
     }
 
-    /// Sets the rules again if another program has removed them, as `nft flush ruleset` does. Whether that was so. Does
-    /// nothing while the hub stops.
+    /// Sets the rules again if another program has removed them, as `nft flush ruleset` does. Whether that was so.
+    /// Carries out what [`Self::translate`] has asked for. Does nothing while the hub stops.
     ///
     /// # Errors
     /// Not permitted, or `nft` refuses.
     pub fn keep(&self) -> anyhow::Result<bool> {
-        let nat = self.lock();
-        let Some(nat) = nat.as_ref().filter(|_| self.forward) else {
-            return Ok(false);
-        };
-        let gone = is_gone(nat)?;
-        if gone {
-            (self.apply)(nat)?;
+        match lock(&self.nat).as_mut() {
+            Some(nat) => self.renew(nat, |_| {}),
+            None => Ok(false),
         }
+    }
+
+    /// Has the next look at the rules, or the next change of them, translate the sites to the first of these addresses
+    /// of their family. Does not wait for `nft`.
+    pub fn translate(&self, to: Vec<IpAddr>) {
+        let mut translation = lock(&self.translation);
+        *translation = Some(Translation::To(to));
+    }
+
+    /// Whether the rules were gone.
+    fn renew(&self, nat: &mut HubNat, change: impl FnOnce(&mut HubNat)) -> anyhow::Result<bool> {
+        let mut wanted = nat.clone();
+        let translation = lock(&self.translation).clone();
+        wanted.translation = translation.unwrap_or(wanted.translation);
+        change(&mut wanted);
+        let differs = wanted != *nat;
+        let gone = self.forward && !differs && is_gone(&wanted)?;
+        if self.forward && (differs || gone) {
+            (self.apply)(&wanted)?;
+        }
+        *nat = wanted;
         Ok(gone)
     }
 
     /// Lets nobody change the rules any more, so that what takes them back comes last. Waits for an `nft` that runs,
     /// which is killed when it takes too long: 5 s, and 20 s with very many rules.
     pub fn close(&self) {
-        self.lock().take();
+        lock(&self.nat).take();
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Option<HubNat>> {
-        self.nat.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_gone(nat: &HubNat) -> anyhow::Result<bool> {
@@ -473,20 +487,19 @@ impl Onward {
         Ok(onward)
     }
 
-    /// Takes over the addresses that this relay has at the hub.
+    /// Takes over the addresses that this relay has at the hub. The sites are translated to them once the side towards
+    /// the sites has next looked at its firewall rules.
     ///
     /// # Errors
-    /// Not permitted, or the kernel or `nft` refuses.
+    /// Not permitted, or the kernel refuses.
     pub fn set_addresses(&self, addresses: &[IpNet]) -> anyhow::Result<()> {
         self.add_routes()?;
-        let Some(firewall) = &self.firewall else {
-            return Ok(());
-        };
-        // To an address by its value: the kernel keeps such connections when the relay ends, and
-        // the tunnel interface with it. Masquerading until now has dropped what could not leave.
-        let own = addresses.iter().map(IpNet::addr).collect();
-        let changed = firewall.change(|nat| nat.translation = Translation::To(own));
-        changed.context("cannot translate the sites to the relay's addresses")
+        if let Some(firewall) = &self.firewall {
+            // To an address by its value: the kernel keeps such connections when the relay ends, and
+            // the tunnel interface with it. Masquerading until now has dropped what could not leave.
+            firewall.translate(addresses.iter().map(IpNet::addr).collect());
+        }
+        Ok(())
     }
 
     const fn table(&self) -> u32 {
@@ -535,6 +548,8 @@ fn unspecified(net: &IpNet) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread::JoinHandle;
     use std::time::Duration;
 
     use super::*;
@@ -599,37 +614,55 @@ mod tests {
         assert_eq!(shown(&config), ["100.99.0.0/16"]);
     }
 
-    /// How often a stand-in for `nft` has begun, and whether it may end.
-    static RUNS: Mutex<(u32, bool)> = Mutex::new((0, false));
-
-    #[test]
-    fn rules_that_are_taken_back_are_never_set_again() {
+    /// Rules whose `nft` is `apply`.
+    fn firewall(apply: Apply) -> Arc<Firewall> {
         let path = std::path::Path::new("hub.toml");
         let config = ropewalk_config::hub::parse(path, "[pool]\nipv4 = \"100.99.0.0/16\"\n");
         let tun = Tun {
             name: "rope-none".to_owned(),
             ifindex: 3,
         };
-        let firewall = Arc::new(Firewall {
-            apply: |_| {
-                RUNS.lock().unwrap().0 += 1;
-                while !RUNS.lock().unwrap().1 {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Ok(())
-            },
+        Arc::new(Firewall {
+            apply,
             ..Firewall::new(hub_nat(&tun, &config.unwrap()), true)
-        });
-        let change = |to: &'static str| {
-            let firewall = Arc::clone(&firewall);
-            let to = Translation::To(vec![to.parse().unwrap()]);
-            std::thread::spawn(move || firewall.change(|nat| nat.translation = to))
-        };
-        let runs = || RUNS.lock().unwrap().0;
-        let first = change("192.0.2.1");
-        while runs() == 0 {
+        })
+    }
+
+    fn to(address: &str) -> Vec<IpAddr> {
+        vec![address.parse().unwrap()]
+    }
+
+    /// Changes the rules beside the test.
+    fn change(firewall: &Arc<Firewall>, address: &str) -> JoinHandle<anyhow::Result<()>> {
+        let (firewall, to) = (Arc::clone(firewall), Translation::To(to(address)));
+        std::thread::spawn(move || firewall.change(|nat| nat.translation = to))
+    }
+
+    /// A stand-in for `nft`: how often it has begun, and whether it may end.
+    type Runs = Mutex<(u32, bool)>;
+
+    fn run(runs: &Runs) {
+        runs.lock().unwrap().0 += 1;
+        while !runs.lock().unwrap().1 {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    fn wait_for_run(runs: &Runs) {
+        while runs.lock().unwrap().0 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn rules_that_are_taken_back_are_never_set_again() {
+        static RUNS: Runs = Mutex::new((0, false));
+        let firewall = firewall(|_| {
+            run(&RUNS);
+            Ok(())
+        });
+        let first = change(&firewall, "192.0.2.1");
+        wait_for_run(&RUNS);
         let closing = Arc::clone(&firewall);
         let closed = std::thread::spawn(move || closing.close());
         std::thread::sleep(Duration::from_millis(100));
@@ -638,11 +671,47 @@ mod tests {
         first.join().unwrap().unwrap();
         closed.join().unwrap();
         // What takes the rules back comes here.
-        let late = change("192.0.2.2").join().unwrap();
-        assert_eq!(runs(), 1, "rules were set after the end");
-        assert_eq!(late.unwrap_err().to_string(), "the hub is stopping");
+        let late = change(&firewall, "192.0.2.2").join().unwrap();
+        firewall.translate(to("192.0.2.3"));
         assert!(!firewall.keep().unwrap(), "no table of the test is kept");
-        assert_eq!(runs(), 1, "rules were set after the end");
+        assert_eq!(RUNS.lock().unwrap().0, 1, "rules were set after the end");
+        assert_eq!(late.unwrap_err().to_string(), "the hub is stopping");
+    }
+
+    #[test]
+    fn who_says_new_addresses_of_a_relay_does_not_wait_for_nft_and_a_refusal_is_tried_again() {
+        static RUNS: Runs = Mutex::new((0, false));
+        static SET: Mutex<Vec<Translation>> = Mutex::new(Vec::new());
+        let firewall = firewall(|nat| {
+            run(&RUNS);
+            let mut set = SET.lock().unwrap();
+            set.push(nat.translation.clone());
+            // The second time it refuses.
+            if set.len() == 2 {
+                return Err(NftError::Missing);
+            }
+            Ok(())
+        });
+        // As a reload that waits for `nft`.
+        let reload = change(&firewall, "192.0.2.1");
+        wait_for_run(&RUNS);
+        let (saying, (said, is_said)) = (Arc::clone(&firewall), channel());
+        let say = std::thread::spawn(move || {
+            for address in ["192.0.2.2", "192.0.2.3"] {
+                saying.translate(to(address));
+            }
+            said.send(()).unwrap();
+        });
+        let waited = is_said.recv_timeout(Duration::from_secs(5));
+        RUNS.lock().unwrap().1 = true;
+        assert!(waited.is_ok(), "whoever says addresses waits for `nft`");
+        say.join().unwrap();
+        reload.join().unwrap().unwrap();
+        firewall.keep().unwrap_err();
+        firewall.keep().unwrap();
+        let set: Vec<_> = SET.lock().unwrap().drain(..).collect();
+        let addresses = ["192.0.2.1", "192.0.2.3", "192.0.2.3"];
+        assert_eq!(set, addresses.map(|address| Translation::To(to(address))));
     }
 
     #[test]

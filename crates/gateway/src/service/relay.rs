@@ -62,6 +62,7 @@ pub(super) async fn run(
     site.relay(Relayed {
         onward,
         sites: hub.engine.commands.clone(),
+        rules: hub.admission(),
         routed: if config.hub.masquerade {
             Vec::new()
         } else {

@@ -20,6 +20,7 @@ use ropewalk_transport::Identity;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::admission::inbox::Inbox;
 use super::api::{Api, Mark, Reload};
 use super::direct::Direct;
 use super::guard::Guard;
@@ -89,6 +90,8 @@ pub(super) struct Relayed {
     pub(super) onward: network::Onward,
     /// The engine that serves them.
     pub(super) sites: Commands,
+    /// The thread that keeps the firewall rules for them.
+    pub(super) rules: Inbox,
     /// Their networks as far as the hub must route them here; none if they are translated.
     pub(super) routed: Vec<IpNet>,
 }
@@ -379,6 +382,7 @@ impl Site {
         tun.configure(addresses)?;
         if let Some(relayed) = &self.onward {
             relayed.onward.set_addresses(addresses)?;
+            relayed.rules.keep_rules();
             for pool in network::unrouted(&relayed.routed, addresses) {
                 tracing::warn!(
                     %pool,
