@@ -32,6 +32,8 @@ FLAGS = (
     "--remote-debugging-pipe",
 )
 PATIENCE_S = 15.0
+# Attempts at a page.
+OPENINGS = 5
 
 
 class Window:
@@ -63,7 +65,15 @@ class Window:
     def open(self, url: str) -> None:
         # Another fragment alone would load nothing.
         self.call("Page.navigate", url="about:blank")
-        self.call("Page.navigate", url=url)
+        # A browser with a screen loads a page again by itself that a change of the network ended.
+        for _ in range(OPENINGS):
+            if "errorText" not in self.call("Page.navigate", url=url):
+                return
+            time.sleep(0.5)
+
+    def block(self, *parts: str) -> None:
+        """Requests whose address contains one of the parts fail from now on, and no others."""
+        self.call("Network.setBlockedURLs", urls=[f"*{part}*" for part in parts])
 
     def size(self, width: int, height: int, dark: bool, mobile: bool = False) -> None:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

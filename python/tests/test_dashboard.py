@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -373,6 +374,56 @@ def test_a_gateway_that_stops_is_told_and_one_that_is_back_is_shown(place: Place
     browser.until("document.getElementById('state').textContent.startsWith('No news: ')")
     place.socket.unlink()
     place.gateway = FakeGateway(place.socket, lambda: place.says)
+    browser.until("document.getElementById('state').textContent.startsWith('The tunnel is up')")
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("/assets/app.js", "It is loaded again."),
+        ("/assets/chart.js", "It is loaded again."),
+        ("/assets/uplot/uPlot.iife.min.js", ""),
+        ("/assets/style.css", ""),
+        ("/session", "The page goes on trying."),
+        ("/api/about", "The page goes on trying."),
+        ("/events", "The page goes on trying."),
+    ],
+)
+def test_a_request_that_the_browser_drops_is_made_again(place: Place, part: str, said: str) -> None:
+    """As when a network of this machine changes while the page comes."""
+    browser = place.browser
+    browser.block(part)
+    try:
+        place.start()
+        if said:
+            browser.until(f"document.getElementById('state').textContent.endsWith({said!r})")
+        else:
+            browser.until("document.getElementById('state').textContent !== ''")
+            time.sleep(1)
+    finally:
+        browser.block()
+    browser.until(
+        "document.getElementById('state').textContent.startsWith('The tunnel is up') && "
+        "document.querySelectorAll('canvas').length === 4 && "
+        "getComputedStyle(document.getElementById('state')).fontWeight === '600'"
+    )
+    assert browser.value("location.hash") == "", "the token does not stay in the address"
+
+
+def test_a_gateway_that_is_slow_to_answer_is_told_and_shown_when_it_does(place: Place) -> None:
+    answer = threading.Event()
+    prompt = place.gateway.status
+
+    def slow() -> dict[str, Any]:
+        answer.wait(30)
+        return prompt()
+
+    place.start()
+    browser = place.browser
+    browser.until("document.querySelectorAll('.card').length === 2")
+    place.gateway.status = slow
+    browser.until("document.getElementById('state').textContent.startsWith('No news: ')", 20)
+    answer.set()
     browser.until("document.getElementById('state').textContent.startsWith('The tunnel is up')")
 
 

@@ -2,7 +2,7 @@
 
 import { Chart, append } from "./chart.js";
 import { byId, clock, day, dialog, duration, el, keyed, millis, percent, rate, say, showWords, act, copyButton, SIGNS } from "./page.js";
-import { begin, get, post, watch } from "./server.js";
+import { begin, get, insist, post, watch } from "./server.js";
 import { Site } from "./site.js";
 import { Hub } from "./hub.js";
 import { Balance } from "./balance.js";
@@ -75,7 +75,7 @@ function onView(view) {
   follow(view.point);
 }
 
-function onGone(why) { say(byId("state"), `No news: ${why}`); }
+function onGone(why) { say(byId("state"), `No news: ${why}. The page goes on trying.`); }
 
 // What happened, asked for now and then.
 const happened = {
@@ -125,8 +125,8 @@ for (const button of document.querySelectorAll("[data-range]")) {
 }
 
 try {
-  await begin();
-  admin = (await get("/api/about")).admin;
+  await insist(begin, onGone);
+  admin = (await insist(() => get("/api/about"), onGone)).admin;
   watch(onView, onGone);
 } catch (error) {
   say(byId("state"), `No entry: ${error.message}.`);

@@ -3,49 +3,97 @@
 // What changes need beside the cookie. The storage of a window belongs to this port; cookies go to every port.
 const PROOF = "ropewalk-proof";
 
+// Time between attempts, milliseconds. Longer: less work while nobody answers, later news.
+const AGAIN_MS = 1000;
+// Time without an answer or a message after which the page tries again, milliseconds. Longer than the dashboard waits
+// for a gateway, or nobody hears why there is nothing.
+const SILENCE_MS = 30000;
+// Time after which a refused stream is tried again, milliseconds. Longer: less work, later news.
+const REFUSED_MS = 3000;
+// Time without a message after which the page says so, milliseconds. Longer than the pause between two messages.
+const QUIET_MS = 8000;
+const NO_ANSWER = "the dashboard does not answer, or its command has ended";
+
+/** No answer came: to be asked again. */
+class NoAnswerError extends Error {}
+
 /** Exchanges the token of the link for a cookie and a proof; nothing when the window has them. */
 export async function begin() {
   const token = location.hash.slice(1);
   if (!token) return;
-  // The token must not stay in the history of the browser.
-  history.replaceState(null, "", location.pathname);
-  const { proof } = await post("/session", { token });
-  sessionStorage.setItem(PROOF, proof);
+  try {
+    const { proof } = await post("/session", { token }, SILENCE_MS);
+    sessionStorage.setItem(PROOF, proof);
+  } catch (error) {
+    // The next attempt needs the token.
+    if (error instanceof NoAnswerError) throw error;
+    clean();
+    throw error;
+  }
+  clean();
 }
 
-async function answer(response) {
-  const value = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(value.error || `the dashboard answers ${response.status}`);
+// The token must not stay in the history of the browser.
+const clean = () => history.replaceState(null, "", location.pathname);
+
+/** Does something until it has an answer, and says why there is none yet. */
+export async function insist(doing, onGone) {
+  for (;;) {
+    try {
+      return await doing();
+    } catch (error) {
+      if (!(error instanceof NoAnswerError)) throw error;
+      onGone(error.message);
+      await new Promise((resolve) => { setTimeout(resolve, AGAIN_MS); });
+    }
+  }
+}
+
+async function ask(path, options, most) {
+  const signal = most ? AbortSignal.timeout(most) : undefined;
+  const response = await fetch(path, { credentials: "same-origin", signal, ...options }).catch(() => { throw new NoAnswerError(NO_ANSWER); });
+  const value = await response.json().catch(() => null);
+  if (!response.ok) throw new Error(value?.error || `the dashboard answers ${response.status}`);
+  // Cut short.
+  if (value === null) throw new NoAnswerError(NO_ANSWER);
   return value;
 }
 
-export async function get(path) {
-  return answer(await fetch(path, { credentials: "same-origin" }));
-}
+export const get = (path) => ask(path, {}, SILENCE_MS);
 
-export async function post(path, body = {}) {
+/** Asks for a change. It may take long; with `most`, milliseconds, no longer than that. */
+export async function post(path, body = {}, most = 0) {
   const headers = { "content-type": "application/json", "x-ropewalk": sessionStorage.getItem(PROOF) ?? "" };
-  return answer(await fetch(path, { method: "POST", headers, body: JSON.stringify(body), credentials: "same-origin" }));
+  return ask(path, { method: "POST", headers, body: JSON.stringify(body) }, most);
 }
 
 /** Calls `onView` with each view, and `onGone` with the reason while there is none. Stops in a hidden window. */
 export function watch(onView, onGone) {
   let source = null;
+  let heard = 0;
+  let tried = 0;
   const open = () => {
+    source?.close();
     source = new EventSource("/events");
-    source.addEventListener("view", (event) => onView(JSON.parse(event.data)));
-    source.addEventListener("gone", (event) => onGone(JSON.parse(event.data).error));
-    source.onerror = () => {
-      onGone("the dashboard does not answer: is `ropewalk dashboard` still running?");
-      // A refused stream is not tried again by the browser.
-      if (source?.readyState === EventSource.CLOSED) setTimeout(() => source && (source.close(), open()), 3000);
-    };
+    tried = Date.now();
+    const on = (name, told) => source.addEventListener(name, (event) => { heard = tried = Date.now(); told(JSON.parse(event.data)); });
+    on("view", onView);
+    on("gone", (message) => onGone(message.error));
+    source.onerror = () => { heard = Date.now(); onGone(NO_ANSWER); };
   };
   const follow = () => {
     source?.close();
     source = null;
+    heard = Date.now();
     if (!document.hidden) open();
   };
+  // A stream may die without a word, and a browser does not try again what was refused.
+  setInterval(() => {
+    if (!source) return;
+    const now = Date.now();
+    if (now - heard > QUIET_MS) onGone(`nothing has come for more than ${QUIET_MS / 1000} s: the gateway or the way to it is slow`);
+    if (now - tried > (source.readyState === EventSource.CLOSED ? REFUSED_MS : SILENCE_MS)) open();
+  }, AGAIN_MS);
   document.addEventListener("visibilitychange", follow);
   follow();
 }

@@ -276,7 +276,8 @@ fn every_answer_tells_the_browser_what_pages_may_do() {
     ] {
         let (head, _) = running.send(&format!("GET {page}"), lines, "");
         for rule in [
-            "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'",
+            "content-security-policy: default-src 'none'; script-src 'self' 'sha256-",
+            "; style-src 'self'; connect-src 'self'; img-src 'self' data:; frame-ancestors",
             "frame-ancestors 'none'",
             "x-content-type-options: nosniff",
             "referrer-policy: no-referrer",

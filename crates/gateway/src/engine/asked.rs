@@ -3,11 +3,15 @@
 use std::sync::mpsc::SyncSender;
 
 use ropewalk_api::Status;
-use ropewalk_types::Instant;
+use ropewalk_types::{Duration, Instant};
 
 /// Least time between two statuses, as a multiple of what the last one took: 6 ms for 1,000 sites with two paths. Larger:
 /// whoever asks in a loop costs packets less time, and many who ask at once wait longer.
 const PAUSE: u32 = 9;
+/// Longest time between two statuses. On a machine that did not run this thread meanwhile, a status takes seconds, of
+/// which packets had nothing. Longer: a status of many more sites stays within its share. Shorter: whoever asks, and waits
+/// 10 s at most, has an answer sooner.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Those who wait. All of them get the same answer.
 #[derive(Debug)]
@@ -47,14 +51,13 @@ impl<T> Asked<T> {
 
     /// The answers took from `begun` to `end`.
     pub fn answered(&mut self, begun: Instant, end: Instant) {
-        self.next = end + end.since(begun) * PAUSE;
+        self.next = end + (end.since(begun) * PAUSE).min(PAUSE_MAX);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ropewalk_types::Duration;
 
     #[test]
     fn however_often_it_is_asked_statuses_take_a_tenth_of_the_time_and_nobody_is_left_out() {
@@ -87,6 +90,16 @@ mod tests {
             spent * 12 >= now.since(Instant::ZERO),
             "{spent:?} of {now:?}"
         );
+    }
+
+    #[test]
+    fn a_status_that_a_busy_machine_held_up_makes_nobody_wait_for_long() {
+        let mut asked = Asked::default();
+        let (begun, end) = (Instant::from_millis(5), Instant::from_millis(3_005));
+        asked.answered(begun, end);
+        asked.push(1);
+        assert!(asked.due().is_some_and(|due| due <= end + PAUSE_MAX));
+        assert_eq!(asked.take(end + PAUSE_MAX), [1]);
     }
 
     #[test]
