@@ -1,6 +1,7 @@
 //! A site and a hub that change their keys while packets flow, in virtual time.
 
-use ropewalk_netem::Selector;
+use ropewalk_api::TunnelStatus;
+use ropewalk_netem::{Change, Selector};
 use ropewalk_session::{Command, Event, KeyEvent, KeyStep, OTHER_WORKER};
 use ropewalk_testkit::{Spec, World};
 use ropewalk_transport::{Identity, PublicKey};
@@ -31,6 +32,10 @@ struct Scene {
     refuses: Option<&'static str>,
     /// Whether the site proved its next key, for each question.
     proved: Vec<bool>,
+    /// Steps after which the hub looks at a list that has changed.
+    reload_steps: u64,
+    /// When it looks, in packets sent.
+    reload: Option<u64>,
     sent: u64,
 }
 
@@ -46,6 +51,8 @@ impl Scene {
             writes: true,
             refuses: None,
             proved: Vec::new(),
+            reload_steps: 0,
+            reload: None,
             sent: 0,
         }
     }
@@ -103,7 +110,7 @@ impl Scene {
                         directory.shut_out(&entries);
                         directory.replace(entries);
                         directory.set_next_keys([]);
-                        self.tell_hub(Command::ReloadSites);
+                        self.reload = Some(self.sent + self.reload_steps);
                     }
                 }
                 Event::Assigned { .. }
@@ -112,6 +119,9 @@ impl Scene {
                 | Event::MtuChanged(_)
                 | Event::Key(_) => {}
             }
+        }
+        if self.reload.take_if(|due| *due <= self.sent).is_some() {
+            self.tell_hub(Command::ReloadSites);
         }
     }
 
@@ -213,6 +223,52 @@ fn a_site_changes_its_key_and_no_packet_is_lost() {
     assert_eq!(events.find(downs), None);
     let links = scene.world.hub().session.links();
     assert_eq!(links, UPLINKS, "one connection for each path");
+}
+
+/// The thread that lets sites in changes the list at once, and the hub looks at the list later. A path that comes with
+/// the next key in between belongs to a site that the hub does not know by this key yet.
+#[test]
+fn a_site_that_says_its_next_key_before_the_hub_looks_at_the_list_is_there_once() {
+    let mut twice = 0;
+    for reload_steps in [0, 10, 20, 40] {
+        let mut scene = Scene::new();
+        scene.reload_steps = reload_steps;
+        // The other path comes after the news of the first.
+        let far = Change {
+            delay: Some(Duration::from_millis(40)),
+            ..Change::default()
+        };
+        scene.world.change_link(0, 1, Selector::Both, &far);
+        scene.steps(SECOND);
+        let new = identity(77);
+        scene.rotate_site(&new);
+        let mut most = 0;
+        for _ in 0..500 {
+            scene.step();
+            let tunnels = scene.world.hub().session.status().tunnels;
+            let known = |tunnel: &&TunnelStatus| !tunnel.paths.is_empty();
+            most = most.max(tunnels.iter().filter(known).count());
+        }
+        twice += usize::from(most > 1);
+        assert_eq!(scene.listed(), [new.public_key()]);
+        let tunnels = scene.world.hub().session.status().tunnels;
+        let keys: Vec<_> = tunnels.iter().map(|tunnel| &tunnel.peer_key).collect();
+        assert_eq!(
+            keys,
+            [&new.public_key().to_string()],
+            "{reload_steps} steps"
+        );
+        assert_eq!(tunnels[0].paths.len(), UPLINKS, "{reload_steps} steps");
+        assert_eq!(scene.transports(), ["quic", "quic"], "{reload_steps} steps");
+        // Packets reach the site where it is.
+        let lost = |scene: &Scene| scene.missing().map(|numbers| numbers.len());
+        let before = lost(&scene);
+        assert!(before.iter().sum::<usize>() < 5, "{before:?}");
+        scene.steps(40 * SECOND);
+        assert_eq!(lost(&scene), before, "{reload_steps} steps");
+        assert_eq!(scene.world.hub().session.links(), UPLINKS);
+    }
+    assert!(twice > 0, "no path came in between");
 }
 
 #[test]
