@@ -47,4 +47,5 @@ def test_the_package_has_the_native_module_and_the_controller_and_no_testbed() -
     paths = [str(path) for path in files("ropewalk") or []]
     assert any(path.startswith("ropewalk/_native") for path in paths)
     assert {"ropewalk/sdn/service.py", "ropewalk/sdn/host/copies/copies.c"} <= set(paths)
+    assert "ropewalk/sdn/dashboard/pages/uplot/uPlot.iife.min.js" in paths
     assert [path for path in paths if "testbed" in path] == []

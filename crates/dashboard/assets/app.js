@@ -6,9 +6,10 @@ import { begin, get, insist, post, watch } from "./server.js";
 import { Site } from "./site.js";
 import { Hub } from "./hub.js";
 import { Balance } from "./balance.js";
+import { Sdn } from "./sdn.js";
 
 // Who shows what; a relay is shown as a hub.
-const PARTS = { site: Site, balance: Balance };
+const PARTS = { site: Site, balance: Balance, sdn: Sdn };
 
 let charts = [];
 let history = null;
@@ -17,7 +18,7 @@ let main = null;
 let admin = false;
 let fetched = 0;
 
-function makeCharts(role) {
+function makeCharts({ role, sdn }) {
   const parent = byId("charts");
   const make = (what) => new Chart(parent, what);
   if (role === "site") {
@@ -33,6 +34,14 @@ function makeCharts(role) {
       make({ title: "Sent", part: "sent", format: rate, stacked: true }),
       make({ title: "Round trip of probes", part: "rtt_ms", format: millis }),
     ];
+  } else if (role === "sdn") {
+    // The controller keeps no past: charts begin when the page is opened.
+    document.querySelector(".ranges").hidden = true;
+    charts = sdn.load ? [make({ title: "Load", part: "received", format: rate, stacked: true })] : [];
+    charts.push(
+      make({ title: "Round trip of probes", part: "rtt_ms", format: millis }),
+      make({ title: "Loss of probes", part: "loss", format: percent }),
+    );
   } else {
     charts = [
       make({ title: "From the sites", part: "received", format: rate, stacked: true }),
@@ -61,7 +70,7 @@ async function follow(point) {
 
 function onView(view) {
   if (!main) {
-    makeCharts(view.role);
+    if (view.sdn?.charts !== false) makeCharts(view);
     main = new (PARTS[view.role] ?? Hub)(byId("parts"), admin);
     byId("parts").append(happened.part, help(admin));
   }

@@ -30,6 +30,7 @@ files! {
     "site.js": SCRIPT;
     "hub.js": SCRIPT;
     "balance.js": SCRIPT;
+    "sdn.js": SCRIPT;
     "uplot/uPlot.iife.min.js": SCRIPT;
     "uplot/uPlot.min.css": CSS;
     "uplot/LICENSE": "text/plain; charset=utf-8";

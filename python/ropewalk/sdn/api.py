@@ -45,13 +45,20 @@ class ApiError(Exception):
 class Api:
     """Serves reports until closed."""
 
-    def __init__(self, path: Path, report: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        report: Callable[[], dict[str, Any]],
+        happened: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
         """Raises OSError when the socket cannot be made."""
         self.refused = 0
         """Connections beyond the bound."""
         self.broken = 0
         """Input that was not a request, and requests that ended before their answer did."""
         self._report = report
+        self._happened = happened
+        self._began_s = time.monotonic()
         if "\0" in str(path):
             raise OSError(f"{path}: no path of a socket".replace("\0", "\\0"))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +76,13 @@ class Api:
         """The report with the API's own counters."""
         report = self._report()
         own = {"refused_requests": self.refused, "broken_requests": self.broken}
-        return {**report, "counters": {**report.get("counters", {}), **own}}
+        uptime_s = round(time.monotonic() - self._began_s, 1)
+        counters = {**report.get("counters", {}), **own}
+        return {**report, "uptime_s": uptime_s, "counters": counters}
+
+    def happened(self) -> dict[str, Any]:
+        """What happened lately, the oldest first."""
+        return {"happened": self._happened()}
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
@@ -161,11 +174,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             match self.path:
                 case "/v1/status":
                     self._tell(json.dumps(self.server.api.reported()), "application/json")
+                case "/v1/happened":
+                    self._tell(json.dumps(self.server.api.happened()), "application/json")
                 case "/metrics":
                     kind = "text/plain; version=0.0.4; charset=utf-8"
                     self._tell(metrics(self.server.api.reported()), kind)
                 case _:
-                    self.send_error(404, "there are /v1/status and /metrics")
+                    self.send_error(404, "there are /v1/status, /v1/happened and /metrics")
         except OSError:
             raise
         # A fault of the report must not end answers for good.
@@ -195,18 +210,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def ask(path: Path) -> dict[str, Any]:
-    """The report of the controller behind a socket.
+def ask(path: Path, target: str = "/v1/status") -> dict[str, Any]:
+    """The report of the controller behind a socket, or what else it answers.
 
     Raises:
         ApiError: when none answers.
     """
     deadline = time.monotonic() + SECONDS_MAX
     try:
-        status, body = _get(path, "/v1/status", deadline)
+        status, body = _get(path, target, deadline)
         while status == _BUSY and time.monotonic() + _PAUSE_S < deadline:
             time.sleep(_PAUSE_S)
-            status, body = _get(path, "/v1/status", deadline)
+            status, body = _get(path, target, deadline)
         if status == _BUSY:
             raise ApiError(f"{path}: the controller has too many requests at a time; try again")
         if status != http.HTTPStatus.OK:

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from ropewalk import __version__
 from ropewalk.sdn import api, modes
+from ropewalk.sdn.happened import Happened
 from ropewalk.sdn.host import certificates, changes, plan
 from ropewalk.sdn.host.commands import CommandError
 from ropewalk.sdn.modes import AnyConfig
@@ -34,6 +35,7 @@ in short:
   ropewalk-sdn setup            makes the bridge, its ports and the application's interface
   ropewalk-sdn run              controls the bridge until it is stopped; traffic goes on without it
   ropewalk-sdn status           what each uplink does, or which station is where
+  ropewalk-sdn dashboard        prints a link to a page that shows the same in a browser
   ropewalk-sdn teardown         undoes everything setup did
 
 exit status:
@@ -97,6 +99,8 @@ def _done(options: argparse.Namespace) -> int:
             return _run(config)
         case "certificates":
             return _certificates(config, options)
+        case "dashboard":
+            return _dashboard(config, options.port)
         case _:
             return _status(config, options.json)
 
@@ -172,6 +176,15 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("-v", "--verbose", action="store_true", help="log decisions too")
     status = commands.add_parser("status", help="what the running controller sees and does")
     status.add_argument("--json", action="store_true", help="one JSON object")
+    dashboard = commands.add_parser(
+        "dashboard",
+        help="what the running controller sees and does, in a browser on this machine",
+        description="Prints a link to a page for looking. It listens on 127.0.0.1 only, until "
+        "Ctrl-C. The link is a secret: whoever opens it may look.",
+    )
+    dashboard.add_argument(
+        "--port", type=_port, default=0, help="TCP port on 127.0.0.1, 1 to 65535; a free one else"
+    )
     _add_certificates(commands)
     agent_cli.add(commands)
     completions = commands.add_parser("completions", help="print completions for a shell")
@@ -211,6 +224,12 @@ def _add_certificates(commands: Any) -> None:  # noqa: ANN401 - argparse names i
 def _days(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not 0 < int(text[:6]) <= 36_500:
         raise argparse.ArgumentTypeError(f"{text} is none of 1 to 36500")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:6]) < 65_536:
+        raise argparse.ArgumentTypeError(f"{text} is none of 1 to 65535")
     return int(text)
 
 
@@ -284,6 +303,8 @@ def _teardown(config: AnyConfig, plan_only: bool) -> int:
 
 
 def _run(config: AnyConfig) -> int:
+    past = Happened()
+    logging.getLogger("ropewalk.sdn").addHandler(past)
     controller = modes.controller(config)
 
     def stop(_number: int, _frame: object) -> None:
@@ -293,7 +314,7 @@ def _run(config: AnyConfig) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     try:
-        served = api.Api(config.socket, controller.report)
+        served = api.Api(config.socket, controller.report, past.lines)
     except BaseException:
         # Ends what it has begun to listen on.
         controller.stop()
@@ -303,6 +324,17 @@ def _run(config: AnyConfig) -> int:
         controller.run()
     finally:
         served.close()
+    return 0
+
+
+def _dashboard(config: AnyConfig, port: int) -> int:
+    from ropewalk.sdn.dashboard import server
+
+    def told(link: str) -> None:
+        _say(link)
+        _warn("open this link in a browser on this machine; Ctrl-C ends it")
+
+    server.serve(port, config.socket, told)
     return 0
 
 
@@ -319,8 +351,8 @@ def _status(config: AnyConfig, as_json: bool) -> int:
     return 0
 
 
-_WORDS = "check setup teardown run status certificates ap-agent completions"
-_OPTIONS = "-c --config --plan --only --json --host --together --days --help --version"
+_WORDS = "check setup teardown run status dashboard certificates ap-agent completions"
+_OPTIONS = "-c --config --plan --only --json --host --together --days --port --help --version"
 _COMPLETIONS = {
     "bash": f"""
 complete -o default -W "{_WORDS} {_OPTIONS}" ropewalk-sdn

@@ -1,0 +1,1 @@
+../../../../../crates/dashboard/assets/page.js

@@ -1,0 +1,1 @@
+../../../../../crates/dashboard/assets/site.js
