@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 # What each machine has at `net`: names of interfaces, and the third byte of their networks. The hub
-# has one address; boat and harbour have two uplinks. Each machine has its own files in /etc, /run,
-# /var/lib, /var/log and in the directory where it works.
+# has one address; boat and harbour have two uplinks. A machine that is missing here has none. Each
+# machine has its own files in /etc, /run, /var/lib, /var/log and in the directory where it works.
 UPLINKS: dict[str, dict[str, int]] = {
     "box": {},
     "hub": {"eth0": 113},
@@ -39,9 +39,7 @@ set +e
 APART = ("--pid", "--fork", "--mount-proc", "--kill-child")
 MARK = "@@done"
 # Commands that only look: what they show may take a moment to come true.
-LOOKS = re.compile(
-    r"^(ropewalk(-sdn)? (status|path|doctor)|ip netns exec \S+ (ping|curl)|ping|curl)\b"
-)
+LOOKS = re.compile(r"^(ip netns exec \S+ )?(ropewalk(-sdn)? (status|path|doctor)|ping|curl)\b")
 
 
 def network(third: int) -> str:
@@ -117,7 +115,7 @@ class World:
             self.net = self.machines["net"] = Machine("net", files / "net", programs)
             for name in names:
                 machine = self.machines[name] = Machine(name, files / name, programs)
-                for metric, (interface, third) in enumerate(UPLINKS[name].items(), 100):
+                for metric, (interface, third) in enumerate(UPLINKS.get(name, {}).items(), 100):
                     self.join(machine, interface, network(third), metric)
             must(self.net, "sysctl -qw net.ipv4.ip_forward=1 && ip route add local default dev lo")
             must(self.net, "echo 'hello from the internet' >index.html")

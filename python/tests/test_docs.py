@@ -96,8 +96,13 @@ def quick_start(page: str) -> str:
 
 
 def steps(page: str) -> list[Step]:
+    return steps_in(quick_start(page))
+
+
+def steps_in(text: str) -> list[Step]:
+    """The commands of a text, and what it shows of their output."""
     found: list[Step] = []
-    for block in BLOCK.findall(quick_start(page)):
+    for block in BLOCK.findall(text):
         for line in block.splitlines():
             prompt = PROMPT.match(line)
             if prompt:
