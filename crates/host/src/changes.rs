@@ -285,13 +285,13 @@ impl Changes {
     /// no gateway from starting.
     ///
     /// # Errors
-    /// The list is one of a newer program, or cannot be read or written.
+    /// The list is one of a newer program, or cannot be read.
     pub fn begin(path: &Path, keeps: bool) -> anyhow::Result<Self> {
         let is_kept = |change: &Change| keeps && change.is_table();
         let left = left_over(path).or_else(|error| set_aside(path, error))?;
         let (inherited, others): (Vec<_>, Vec<_>) = left.into_iter().partition(is_kept);
         let (tables, undone) = (inherited.len(), others.len());
-        let refused = undo_listed(path, &inherited, others)?;
+        let refused = undo_listed(path, &inherited, others);
         for (change, error) in &refused {
             tracing::error!(
                 %change,
@@ -583,7 +583,7 @@ fn set_aside(path: &Path, error: anyhow::Error) -> anyhow::Result<Vec<Change>> {
 /// Something cannot be undone; it stays listed.
 pub fn repair(path: &Path) -> anyhow::Result<Vec<Change>> {
     let left = left_over(path)?;
-    let refused = undo_listed(path, &[], left.clone())?;
+    let refused = undo_listed(path, &[], left.clone());
     match refused.into_iter().next() {
         Some((_, error)) => Err(error),
         None => Ok(left),
@@ -596,27 +596,27 @@ fn undo_listed(
     path: &Path,
     kept: &[Change],
     mut left: Vec<Change>,
-) -> anyhow::Result<Vec<(Change, anyhow::Error)>> {
-    let mut refused = Vec::new();
-    while let Some(change) = left.pop() {
-        if let Err(error) = change.undo() {
-            refused.insert(0, (change, error));
-            continue;
-        }
-        let still = left.iter().chain(refused.iter().map(|(change, _)| change));
-        // What is undone already may be undone once more, so a full disk is no reason to stop.
-        if !left.is_empty()
-            && let Err(error) = list(path, kept.iter().chain(still))
-        {
+) -> Vec<(Change, anyhow::Error)> {
+    // What is undone already may be undone once more, so a full disk is no reason to stop.
+    let relist = |left: &[Change], refused: &[(Change, anyhow::Error)]| {
+        let refused = refused.iter().map(|(change, _)| change);
+        if let Err(error) = list(path, kept.iter().chain(left).chain(refused)) {
             tracing::warn!(
                 error = format!("{error:#}"),
                 "the list of changes is out of date"
             );
         }
+    };
+    let mut refused = Vec::new();
+    while let Some(change) = left.pop() {
+        if let Err(error) = change.undo() {
+            refused.insert(0, (change, error));
+        } else if !left.is_empty() {
+            relist(&left, &refused);
+        }
     }
-    let still = refused.iter().map(|(change, _)| change);
-    list(path, kept.iter().chain(still))?;
-    Ok(refused)
+    relist(&[], &refused);
+    refused
 }
 
 /// Lists these changes; without any there is no file.
@@ -944,5 +944,33 @@ mod tests {
         assert_eq!(fs::read_to_string(&file).unwrap(), "nameserver 192.0.2.1\n");
         // Not undone in the namespace of the machine.
         changes.made.clear();
+    }
+
+    #[test]
+    fn a_list_of_an_earlier_run_that_cannot_be_written_again_stops_no_gateway() {
+        let directory = tempfile::tempdir().unwrap();
+        // With its process the name of a temporary file is too long, for root too.
+        let path = directory.path().join("x".repeat(253));
+        let table = Change::Table {
+            name: "ropewalk_none".to_owned(),
+        };
+        let undone = Change::Sysctl {
+            key: "net.ipv4.conf.lo.rp_filter".to_owned(),
+            former: "1".to_owned(),
+            value: "none".to_owned(),
+        };
+        let state = StateFile {
+            pid: 1,
+            boot: boot(),
+            namespace: namespace(),
+            changes: vec![table.clone(), undone],
+        };
+        let text = serde_json::to_vec(&state).unwrap();
+        fs::write(&path, &text).unwrap();
+        let mut changes = Changes::begin(&path, true).unwrap();
+        assert_eq!(changes.inherited, [table]);
+        assert_eq!(fs::read(&path).unwrap(), text);
+        // Not undone in the namespace of the machine.
+        changes.inherited.clear();
     }
 }
