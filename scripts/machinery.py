@@ -33,6 +33,7 @@ MANAGERS = {
 OTHERS = {
     "sdn": "openvswitch-switch,ethtool,python3,python3-venv",
     "clients": "isc-dhcp-client,dhcpcd-base,network-manager",
+    "ansible": "openssh-server,python3,python3-apt",
 }
 """Other machines, and their packages."""
 RUN = f"rwm{os.getpid()}"
@@ -48,6 +49,8 @@ HUB = "203.0.113.2"
 ANSWERS = {RESOLVER: "10.53.0.1", UPLINK_RESOLVER: "10.53.0.2"}
 """What each name server answers, whatever is asked."""
 PATIENCE_S = 40
+EXIT_UNAVAILABLE = 3
+"""The exit code when this machine lacks something, as of `ropewalk-testbed`."""
 
 failures: list[str] = []
 
@@ -465,7 +468,11 @@ class Machine:
 
 @contextlib.contextmanager
 def machines(
-    names: list[str], packages: Path, manager: str = "file", leases: bool = False
+    names: list[str],
+    packages: Path,
+    manager: str = "file",
+    leases: bool = False,
+    hub: str = "file",
 ) -> Iterator[dict[str, Machine]]:
     """Machines that run, for as long as this lasts."""
     with provider(), tempfile.TemporaryDirectory(dir=CACHE) as directory:
@@ -475,7 +482,7 @@ def machines(
         made = {}
         try:
             for name in names:
-                kind = "file" if name == "hub" else manager
+                kind = hub if name == "hub" else manager
                 made[name] = Machine(name, Path(directory), packages, kind)
                 made[name].leases = leases and name == "site"
                 made[name].start()
