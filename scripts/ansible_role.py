@@ -13,7 +13,10 @@ from pathlib import Path
 from machinery import EXIT_UNAVAILABLE, HUB, NET, ROOT, claim, machines, output, wait, who
 
 PLAY = """\
-- hosts: all
+- hosts: hubs
+  gather_facts: false
+  roles: [ropewalk]
+- hosts: sites
   gather_facts: false
   roles: [ropewalk]
 """
