@@ -94,8 +94,17 @@ status! {
         remote: Option<SocketAddr>;
         /// Marked standby.
         standby: bool;
-        /// Marked metered.
+        /// Costs money by the byte: as marked by hand, as configured, or as NetworkManager says.
         metered: bool;
+        /// Whether NetworkManager says that the uplink is metered. Only a site knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        said_metered: Option<bool>;
+        /// Technology of the radio, such as `Wi-Fi`, `LTE` or `5G`, as NetworkManager or ModemManager says. Only a
+        /// site knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        technology: Option<String>;
+        #[serde(skip_serializing_if = "Option::is_none")]
+        signal: Option<f64> => "signal_ratio", "Strength of the radio signal, as NetworkManager or ModemManager says.";
         /// Congestion control in use.
         #[schemars(schema_with = "crate::schema::congestion")]
         congestion: CongestionControl;

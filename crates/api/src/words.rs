@@ -38,6 +38,8 @@ const DISCOVERY_S: f64 = 30.0;
 const STRANGER_S: f64 = 60.0;
 /// Part of a quota from which its end is near, `0..=1`. Lower: sooner told.
 const QUOTA_NEARLY: f64 = 0.9;
+/// Signal that is called weak, `0..=1`. Higher: sooner told, signals that suffice are called weak, too.
+const SIGNAL_WEAK: f64 = 0.2;
 /// First second of 2025: a clock before is wrong.
 pub const CLOCK_MIN_S: u64 = 1_735_689_600;
 /// Share of an uplink in the traffic from which the share is told.
@@ -64,6 +66,8 @@ pub enum About {
     SmallPackets,
     /// Data used over a metered uplink.
     Metered,
+    /// Technology and signal of its radio.
+    Radio,
     /// It fails again and again.
     Flapping,
     /// A long way to the hub.
@@ -155,11 +159,19 @@ pub fn of_path(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec
         let text = format!("it failed {} times in 10 minutes", lately.failures);
         said.push(worse(About::Flapping, text));
     }
+    if let Some(text) = radio(path) {
+        said.push(good(About::Radio, text));
+    }
     if let Some(quota) = &path.quota {
         said.push(of_quota(quota, path.standby));
     } else if path.metered {
         let used = bytes(path.tx_bytes + path.rx_bytes);
-        let text = format!("metered: {used} used by this connection");
+        let says = if path.said_metered == Some(true) {
+            ", as NetworkManager says"
+        } else {
+            ""
+        };
+        let text = format!("metered{says}: {used} used by this connection");
         said.push(good(About::Metered, text));
     }
     // Stable: of equal weight what was said first stays first.
@@ -168,6 +180,19 @@ pub fn of_path(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec
         said.sort_by_key(|words| words.about == About::Metered);
     }
     said
+}
+
+/// The radio of an uplink, such as `LTE, signal 62 %`.
+#[must_use]
+pub fn radio(path: &PathStatus) -> Option<String> {
+    let technology = path.technology.as_deref()?;
+    Some(match path.signal {
+        Some(signal) if signal < SIGNAL_WEAK => {
+            format!("{technology}, weak signal: {:.0} %", signal * 100.0)
+        }
+        Some(signal) => format!("{technology}, signal {:.0} %", signal * 100.0),
+        None => technology.to_owned(),
+    })
 }
 
 /// What is to be said of an uplink over which flows are spread.

@@ -318,7 +318,7 @@ fn read_mark(section: &mut Section<'_>) -> Option<(UplinkMark, UplinkExtra)> {
     let pattern: Option<Pattern> = section.require("match", pattern, "write match = \"wwan*\"");
     let weight = section.integer("weight", 1..=1_000);
     let standby = section.boolean("standby").unwrap_or(false);
-    let metered = section.boolean("metered").unwrap_or(false);
+    let metered = section.boolean("metered");
     let gateways = one_per_family(section, "gateway", "[\"192.0.2.1\", \"fe80::1\"]");
     let dns = one_per_family(section, "dns", "[\"192.0.2.53\"]");
     let mark = UplinkMark {

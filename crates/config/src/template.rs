@@ -389,11 +389,15 @@ const UPLINKS: &str = "[uplinks]
 # Where wpa_supplicant has its control sockets: it says when Wi-Fi is about to end, and the uplink is
 # then left for 10 seconds at most. \"\" for nowhere.
 # wpa_supplicant = \"/run/wpa_supplicant\"
+# The system bus, where NetworkManager and ModemManager say what is metered, which technology and
+# signal there are, and what is about to end. \"\" for nowhere.
+# system_bus = \"/run/dbus/system_bus_socket\"
 
 # Marks of uplinks; the first entry that matches an interface counts. An example:
 # [[uplink]]
 # match = \"wwan*\"
-# metered = true      # costs by the byte: scheduler cost-aware uses it last
+# metered = true      # costs by the byte: scheduler cost-aware uses it last. What NetworkManager
+#                     # says counts unless this is written
 # standby = true      # carries traffic only while nothing else works
 # weight = 3          # fixed share under weighted-round-robin, 1 to 1000
 # bottleneck = 1      # shares a bottleneck with the uplinks of the same number, 1 to 15

@@ -253,7 +253,7 @@ fn sound_site_file_is_read_as_written() {
     assert_eq!(config.common.scheduler_send, SchedulerKind::Htmt);
     assert_eq!(config.common.scheduler_receive, SchedulerKind::Ecf);
     let mark = &config.uplinks.marks[0];
-    assert!(mark.metered && !mark.standby && mark.pattern.matches("wwan0"));
+    assert!(mark.metered == Some(true) && !mark.standby && mark.pattern.matches("wwan0"));
     assert_eq!(
         (mark.weight, mark.congestion, mark.bottleneck),
         (Some(5), Some(CongestionControl::Bbr), Some(2))

@@ -16,8 +16,12 @@ pub(super) const RULES_MAX: usize = 64;
 
 /// Where wpa_supplicant has its control sockets, unless told otherwise.
 const SUPPLICANT: &str = "/run/wpa_supplicant";
+/// Where the system bus of D-Bus listens, unless told otherwise.
+const SYSTEM_BUS: &str = "/run/dbus/system_bus_socket";
+/// Longest address of a socket, bytes (`sun_path`).
+const SOCKET_MAX: usize = 107;
 /// Longest path of a directory whose sockets' addresses fit, with `/` and the name of an interface.
-const SUPPLICANT_MAX: usize = 107 - 1 - INTERFACE_NAME_MAX;
+const SUPPLICANT_MAX: usize = SOCKET_MAX - 1 - INTERFACE_NAME_MAX;
 
 /// What every [`Pattern`] matches, for schemas.
 pub(super) const PATTERN: &str = r"^[\s\S]{1,30}$";
@@ -35,8 +39,13 @@ pub struct UplinkRules {
     pub by_hand: BTreeMap<String, Marks>,
     /// Uplinks with nothing left of their quota. None come from a file.
     pub used_up: BTreeSet<String>,
+    /// Uplinks that NetworkManager says cost money by the byte, or do not; weaker than `marks`. None come from a
+    /// file.
+    pub said_metered: BTreeMap<String, bool>,
     /// Directory of wpa_supplicant's control sockets; `None` to listen to none.
     pub supplicant: Option<PathBuf>,
+    /// Socket of the system bus, where NetworkManager and ModemManager are listened to; `None` for no bus.
+    pub system_bus: Option<PathBuf>,
 }
 
 /// Marks of the uplinks whose name matches.
@@ -46,8 +55,8 @@ pub struct UplinkMark {
     pub pattern: Pattern,
     /// Used only while no other path works.
     pub standby: bool,
-    /// Costs money by the byte.
-    pub metered: bool,
+    /// Costs money by the byte, or does not; `None` is what NetworkManager says.
+    pub metered: Option<bool>,
     /// Number of the bottleneck that these uplinks share with others of the same number.
     pub bottleneck: Option<u8>,
     /// Fixed share under weighted round robin.
@@ -66,6 +75,18 @@ impl UplinkRules {
     pub fn quota(&self, uplink: &str) -> Option<Quota> {
         let mark = self.marks.iter().find(|mark| mark.pattern.matches(uplink));
         mark.and_then(|mark| mark.quota)
+    }
+
+    /// Whether an uplink costs money by the byte: what somebody set by hand, what is configured, what
+    /// NetworkManager says, in this order.
+    #[must_use]
+    pub fn is_metered(&self, uplink: &str) -> bool {
+        let by_hand = self.by_hand.get(uplink).and_then(|marks| marks.metered);
+        let mark = self.marks.iter().find(|mark| mark.pattern.matches(uplink));
+        by_hand
+            .or_else(|| mark?.metered)
+            .or_else(|| self.said_metered.get(uplink).copied())
+            .unwrap_or(false)
     }
 }
 
@@ -117,7 +138,8 @@ impl std::fmt::Display for Pattern {
 /// The rules for uplinks: `[uplinks]` and every `[[uplink]]`.
 pub(super) fn read(root: &mut Section<'_>) -> UplinkRules {
     let uplinks = root.section("uplinks", |uplinks| UplinkRules {
-        supplicant: read_supplicant(uplinks),
+        supplicant: read_socket(uplinks, "wpa_supplicant", SUPPLICANT, SUPPLICANT_MAX),
+        system_bus: read_socket(uplinks, "system_bus", SYSTEM_BUS, SOCKET_MAX),
         ..read_patterns(uplinks)
     });
     let marks = root.sections("uplink", RULES_MAX, read_mark);
@@ -142,16 +164,24 @@ pub(super) fn read_patterns(uplinks: &mut Section<'_>) -> UplinkRules {
     }
 }
 
-fn read_supplicant(uplinks: &mut Section<'_>) -> Option<PathBuf> {
+/// A path of a socket, or of the directory of sockets; empty for none.
+fn read_socket(
+    uplinks: &mut Section<'_>,
+    key: &'static str,
+    default: &str,
+    longest: usize,
+) -> Option<PathBuf> {
     let parse = |text: &str| match text {
         "" => Ok(None),
-        _ if text.len() > SUPPLICANT_MAX => Err(format!("{text:?} is too long for sockets in it")),
+        _ if text.len() > longest => {
+            Err(format!("{text:?} is too long for the address of a socket"))
+        }
         _ => values::parse_path(text).map(Some),
     };
     uplinks
         .like("^(/|$)")
-        .text("wpa_supplicant", "\"/run/wpa_supplicant\"", parse)
-        .unwrap_or_else(|| Some(PathBuf::from(SUPPLICANT)))
+        .text(key, &format!("{default:?}"), parse)
+        .unwrap_or_else(|| Some(PathBuf::from(default)))
 }
 
 /// Most that may be configured, MiB per hour.
@@ -187,7 +217,7 @@ fn read_mark(uplink: &mut Section<'_>) -> Option<UplinkMark> {
     let mark = UplinkMark {
         pattern: pattern.clone().unwrap_or_else(|| Pattern("*".to_owned())),
         standby: uplink.boolean("standby").unwrap_or(false),
-        metered: uplink.boolean("metered").unwrap_or(false),
+        metered: uplink.boolean("metered"),
         bottleneck: bottleneck.and_then(|number| u8::try_from(number).ok()),
         weight: weight.and_then(|weight| u16::try_from(weight).ok()),
         congestion: common::read_congestion(uplink),

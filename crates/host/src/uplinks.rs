@@ -82,9 +82,7 @@ fn uplink(
         standby: by_hand
             .standby
             .unwrap_or_else(|| used_up || mark.is_some_and(|mark| mark.standby)),
-        metered: by_hand
-            .metered
-            .unwrap_or_else(|| mark.is_some_and(|mark| mark.metered)),
+        metered: rules.is_metered(name),
         bottleneck: mark.and_then(|mark| mark.bottleneck),
         weight: mark.and_then(|mark| mark.weight),
         protection_hourly: mark.and_then(|mark| mark.protection_hourly),
@@ -303,6 +301,35 @@ mod tests {
         assert_eq!(marks(&rules), (true, true, Some(7)));
         rules.by_hand.entry("wlan0".to_owned()).or_default().metered = Some(false);
         assert_eq!(marks(&rules), (true, false, Some(7)));
+    }
+
+    #[test]
+    fn what_network_manager_says_of_money_is_weaker_than_what_is_configured_and_set_by_hand() {
+        let metered = |text: &str, said: Option<bool>, by_hand: Option<bool>| {
+            let mut rules = rules(text);
+            let name = || "wwan0".to_owned();
+            rules.said_metered.extend(said.map(|said| (name(), said)));
+            rules.by_hand.entry(name()).or_default().metered = by_hand;
+            let interfaces = [interface("wwan0", &["192.0.2.5/24"])];
+            select(&interfaces, &rules, "ropewalk0", &[HUB.parse().unwrap()])[0].metered
+        };
+        let mark = |metered: &str| format!("[[uplink]]\nmatch = \"wwan*\"\n{metered}\n");
+        for (configured, said, by_hand, expected) in [
+            ("", None, None, false),
+            ("", Some(true), None, true),
+            ("", Some(true), Some(false), false),
+            ("metered = false", Some(true), None, false),
+            ("metered = true", Some(false), None, true),
+            ("metered = true", None, Some(false), false),
+        ] {
+            let case = format!("{configured:?} {said:?} {by_hand:?}");
+            assert_eq!(
+                metered(&mark(configured), said, by_hand),
+                expected,
+                "{case}"
+            );
+        }
+        assert!(metered("", Some(true), None), "without any mark");
     }
 
     #[test]

@@ -424,6 +424,9 @@ impl Peer {
             lost_packets: stats.snapshot.lost_packets,
             failures: stats.suspected,
             last_error: None,
+            said_metered: None,
+            technology: None,
+            signal: None,
             quota: None,
             words: Vec::new(),
         }

@@ -188,6 +188,34 @@ fn a_quota_has_words_that_become_louder() {
 }
 
 #[test]
+fn the_radio_of_an_uplink_is_told_before_what_it_costs() {
+    let radio = |technology: &str, signal| PathStatus {
+        technology: Some(technology.to_owned()),
+        signal,
+        metered: true,
+        said_metered: Some(true),
+        ..path()
+    };
+    let words = said(radio("LTE", Some(0.62)), lately());
+    let abouts: Vec<_> = words.iter().map(|words| words.0).collect();
+    assert_eq!(abouts, [About::Fine, About::Radio, About::Metered]);
+    assert_eq!(words[1].1, "LTE, signal 62 %");
+    let metered = &words[2].1;
+    assert!(
+        metered.starts_with("metered, as NetworkManager says: "),
+        "{metered}"
+    );
+    let text = |path| said(path, lately())[1].1.clone();
+    assert_eq!(text(radio("Wi-Fi", Some(0.07))), "Wi-Fi, weak signal: 7 %");
+    assert_eq!(text(radio("5G", None)), "5G");
+    let by_hand = PathStatus {
+        metered: true,
+        ..path()
+    };
+    assert!(said(by_hand, lately())[1].1.starts_with("metered: "));
+}
+
+#[test]
 fn what_matters_most_is_said_first() {
     let flapping = Lately {
         failures: 4,

@@ -9,7 +9,7 @@ use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
 use crate::exit::{self, NotRunning};
-use ropewalk_api::words::{About, Weight, Words};
+use ropewalk_api::words::{self, About, Weight, Words};
 use ropewalk_api::{KillSwitchStatus, PathStatus, Status, TunnelStatus, WorkerStatus};
 use ropewalk_wire::Versions;
 
@@ -423,12 +423,11 @@ fn path_table(tunnel: &TunnelStatus, style: Style, indent: &str) -> String {
 const LOSS_NOTABLE: f64 = 0.02;
 
 fn uplink_name(path: &PathStatus) -> String {
-    let mut marks = Vec::new();
-    if path.standby {
-        marks.push("standby");
-    }
-    if path.metered {
-        marks.push("metered");
+    let mut marks = Vec::from_iter(words::radio(path));
+    for (set, mark) in [(path.standby, "standby"), (path.metered, "metered")] {
+        if set {
+            marks.push(mark.to_owned());
+        }
     }
     if marks.is_empty() {
         path.uplink.clone()
@@ -451,6 +450,8 @@ mod tests {
             rtt_ms: 12.34,
             loss: 0.031,
             metered: uplink == "wwan0",
+            technology: (uplink == "wwan0").then(|| "LTE".to_owned()),
+            signal: Some(0.62),
             last_error: Some("timed out".to_owned()),
             ..PathStatus::default()
         };
@@ -478,7 +479,7 @@ mod tests {
             "hub up",
             "scheduler auto sending, auto receiving: wlan0 does not pay",
             "  protection sending 2.5 % more: 7 sent again, 2 rescued; receiving: 4 recovered\n",
-            "wwan0 (metered)  down",
+            "wwan0 (LTE, signal 62 %, metered)  down",
             "12.3",
             "3.1",
             "  wwan0: timed out",

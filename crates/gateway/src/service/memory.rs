@@ -14,10 +14,13 @@ use ropewalk_api::{Happened, History as Answer, Quota, Status};
 use ropewalk_config::common::Common;
 use ropewalk_history::{BYTES_MAX, History, Kind, Range};
 use ropewalk_host::files;
+use ropewalk_managers::Everything;
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::ANSWER_TIMEOUT;
 use super::api::{CommandSink, Mark};
+use super::managers;
 use crate::engine::control::Command;
 
 /// How often a site and `ropewalk balance` look, seconds. Longer: less work, coarser points.
@@ -37,6 +40,7 @@ struct Kept {
     file: PathBuf,
     step_s: u32,
     quotas: OnceLock<Quotas>,
+    said: OnceLock<watch::Receiver<Everything>>,
 }
 
 /// The quotas of a site's uplinks, and what happens when nothing is left of one.
@@ -78,6 +82,7 @@ impl Memory {
             file,
             step_s,
             quotas: OnceLock::new(),
+            said: OnceLock::new(),
         })))
     }
 
@@ -103,6 +108,14 @@ impl Memory {
         }
     }
 
+    /// Adds what NetworkManager and ModemManager say to each status from now on.
+    pub(super) fn listen(&self, said: watch::Receiver<Everything>) {
+        if let Some(kept) = &self.0 {
+            // Whoever opens a memory calls this once.
+            let _ = kept.said.set(said);
+        }
+    }
+
     /// Looks from now on, until the last clone is gone.
     pub(super) fn follow(&self, commands: CommandSink) {
         if let Some(kept) = &self.0 {
@@ -119,6 +132,9 @@ impl Memory {
 
     /// Adds the words to a status.
     pub fn describe(&self, status: &mut Status) {
+        if let Some(said) = self.0.as_ref().and_then(|kept| kept.said.get()) {
+            managers::describe(&said.borrow(), status);
+        }
         if let Some(history) = self.history() {
             history.describe(now_ms(), status);
         }

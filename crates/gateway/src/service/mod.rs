@@ -18,6 +18,7 @@ mod balance;
 mod guard;
 mod hub;
 mod keys;
+mod managers;
 mod memory;
 mod relay;
 pub mod restarts;

@@ -25,6 +25,7 @@ use super::api::{Api, Mark, Reload};
 use super::direct::Direct;
 use super::guard::Guard;
 use super::keys::{ChangeKey, KeyThread, SiteKeys};
+use super::managers::{self, Managers, News};
 use super::memory::{CountQuotas, Memory};
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::watchdog::Watchdog;
@@ -70,6 +71,7 @@ pub(super) struct Site {
     interfaces: watch::Receiver<Vec<Interface>>,
     _watching: Watch,
     supplicants: Supplicants,
+    managers: Managers,
     uplinks: Vec<Uplink>,
     /// Patterns of `include` that were told to match nothing.
     unmatched: Vec<String>,
@@ -116,6 +118,7 @@ pub(super) async fn run(
     let common = &site.config.common;
     let memory = Memory::open(common, Kind::Site);
     memory.count_quotas(site.quotas.clone());
+    memory.listen(site.managers.said());
     let api = Api {
         commands: site.commands().0,
         pulses: site.engine.pulses(),
@@ -225,6 +228,7 @@ impl Site {
             interfaces,
             _watching: watching,
             supplicants: Supplicants::new(),
+            managers: Managers::new(),
             uplinks: Vec::new(),
             unmatched: Vec::new(),
             left_out: Vec::new(),
@@ -295,7 +299,10 @@ impl Site {
                     changed.context("following the network interfaces ended")?;
                     self.follow_uplinks(machine);
                 }
-                (uplink, sign) = self.supplicants.next() => self.on_sign(uplink, sign),
+                (uplink, sign) = self.supplicants.next() => {
+                    self.on_sign(uplink, (sign == Sign::Ends).then_some(COUNTS));
+                }
+                news = self.managers.next() => self.on_news(news, machine),
                 Some(()) = self.reloads.recv() => self.follow_uplinks(machine),
                 turn = next_turn(&mut self.direct) => {
                     if let Some(direct) = &mut self.direct {
@@ -500,6 +507,7 @@ impl Site {
         }
         let names = uplinks.iter().map(|uplink| uplink.name.as_str());
         self.supplicants.follow(rules.supplicant.as_deref(), names);
+        self.managers.follow(rules.system_bus.as_deref());
         if uplinks != self.uplinks {
             self.engine.send(Command::Uplinks(uplinks.clone()));
             self.uplinks = uplinks;
@@ -512,16 +520,45 @@ impl Site {
         self.guard.keep(&interfaces, &rules, &self.hub.load());
     }
 
-    /// Leaves an uplink that is about to end, or uses it again.
-    fn on_sign(&self, uplink: String, sign: Sign) {
+    /// Follows what NetworkManager and ModemManager say.
+    fn on_news(&mut self, news: News, machine: &mut Changes) {
+        if let Some(metered) = news.metered {
+            let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = std::mem::replace(&mut rules.said_metered, metered.clone());
+            drop(rules);
+            for Uplink { name, .. } in &self.uplinks {
+                let said = metered.get(name);
+                if said != before.get(name) {
+                    tracing::info!(
+                        uplink = name,
+                        metered = said,
+                        "NetworkManager says whether the uplink costs money by the byte"
+                    );
+                }
+            }
+            self.follow_uplinks(machine);
+        }
+        for (uplink, sign) in news.signs {
+            let ends = sign == ropewalk_managers::Sign::Ends;
+            if self.uplinks.iter().any(|known| known.name == uplink) {
+                let what = if ends {
+                    "is about to end"
+                } else {
+                    "is connected"
+                };
+                tracing::info!(uplink, "NetworkManager or ModemManager: the uplink {what}");
+            }
+            self.on_sign(uplink, ends.then_some(managers::COUNTS));
+        }
+    }
+
+    /// Leaves an uplink that is about to end for as long, or uses it again.
+    fn on_sign(&self, uplink: String, ends: Option<Duration>) {
         // What was said before an uplink went away, or by a listener of before.
         if !self.uplinks.iter().any(|known| known.name == uplink) {
             return;
         }
-        let wanted = PathUse::Foretold(match sign {
-            Sign::Ends => Some(COUNTS),
-            Sign::Back => None,
-        });
+        let wanted = PathUse::Foretold(ends);
         // A path that is not up has nothing to leave: nobody waits for that answer.
         let (reply, _) = sync_channel(1);
         self.engine.send(Command::SetPath {
@@ -677,9 +714,11 @@ fn reload(
         let mut rules = rules.lock().unwrap_or_else(PoisonError::into_inner);
         let by_hand = std::mem::take(&mut rules.by_hand);
         let used_up = std::mem::take(&mut rules.used_up);
+        let said_metered = std::mem::take(&mut rules.said_metered);
         *rules = UplinkRules {
             by_hand,
             used_up,
+            said_metered,
             ..config.uplinks
         };
         // A full channel means that a reload is due anyway.
