@@ -20,6 +20,7 @@ install -Dm644 -t "$root/$units" packaging/ropewalk-hub.service packaging/ropewa
 	packaging/ropewalk-relay.service packaging/ropewalk-balance.service
 install -Dm644 packaging/ropewalk.sysusers "$root/usr/lib/sysusers.d/ropewalk.conf"
 install -Dm644 packaging/polkit/ropewalk.rules "$root/usr/share/polkit-1/rules.d/ropewalk.rules"
+install -Dm755 -t "$root/usr/lib/NetworkManager/dispatcher.d/pre-down.d" packaging/networkmanager/50-ropewalk
 install -d "$root/etc/ropewalk"
 
 ropewalk=$runnable/ropewalk
