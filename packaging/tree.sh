@@ -41,7 +41,7 @@ done
 
 doc=$root/usr/share/doc/ropewalk
 install -d "$doc"
-for file in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT docs/configuration.md docs/dashboard.md docs/replay.md docs/schema.md docs/top.md docs/operations.md docs/monitoring.md docs/kill-switch.md docs/relays.md docs/balance.md docs/via.md docs/hold.md docs/packages.md; do
+for file in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT docs/configuration.md docs/dashboard.md docs/modems.md docs/replay.md docs/schema.md docs/top.md docs/operations.md docs/monitoring.md docs/kill-switch.md docs/relays.md docs/balance.md docs/via.md docs/hold.md docs/packages.md; do
 	install -m644 -t "$doc" "$file"
 done
 install -Dm644 -t "$doc/monitoring" packaging/monitoring/*
