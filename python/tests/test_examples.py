@@ -139,7 +139,7 @@ def test_a_call_from_home_lasts_beside_uploads_and_when_dsl_fails(make: Make) ->
           f"{in_time(times[250:], 200):.3f}; gap {gap(times):.2f} s; "
           f"download {mbit(samples[10:45]):.1f}, then {mbit(samples[70:]):.1f} Mbit/s; "
           f"{spent} bytes over LTE; longest {max(t or 0 for t in times[:180])}")  # fmt: skip
-    assert in_time(times[:180], 150) > 0.9, times
+    assert in_time(times[:180], 150) > 0.8, times
     assert spent < 0.02 * sum(samples[:45]) + 20_000, spent
     # 4 s after the beginning DSL falls silent.
     assert sum(time is None or time > 400 for time in times[180:]) < 50, times
