@@ -46,7 +46,7 @@ for n in 0 1; do
         -pf /run/dhclient$n.pid -lf /run/dhclient$n.leases eth$n
 done
 """
-DHCPCD = "systemd-run --quiet --unit=dhcpcd dhcpcd --nobackground eth0 eth1"
+DHCPCD = "systemd-run --quiet --unit=uplinks dhcpcd --nobackground eth0 eth1"
 NETWORK_MANAGER = """\
 systemctl unmask NetworkManager
 systemctl restart NetworkManager
@@ -225,7 +225,8 @@ def leases(
     stream.finish(f"{client}: a TCP connection outlives renewals and other addresses", 30)
     site.run("systemctl restart ropewalk-site")
     wait(f"{client}: the tunnel carries", lambda: who(site.netns) == HUB)
-    names(site, f"{client}: the site is restarted", RESOLVER)
+    if keeps:
+        names(site, f"{client}: the site is restarted", RESOLVER)
     site.run("systemctl stop ropewalk-site")
     time.sleep(1)
     escapes.claim(f"{client}: up to the stop")
