@@ -60,7 +60,7 @@ CLIENTS = {
     "systemd-networkd": ("systemd-resolved", NETWORKD, True),
     "dhclient": ("clients", DHCLIENT, False),
     "dhcpcd": ("clients", DHCPCD, False),
-    "NetworkManager": ("clients", NETWORK_MANAGER, False),
+    "NetworkManager": ("clients", NETWORK_MANAGER, True),
 }
 """Of each client: kind of machine, how it is started, and whether name servers outlive a lease.
 Clients that write /etc/resolv.conf themselves replace those of a running site."""
