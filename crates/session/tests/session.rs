@@ -975,6 +975,39 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(run(), run());
 }
 
+/// Traffic costs an uplink that stands by next to nothing more than idleness does.
+#[test]
+fn an_uplink_that_stands_by_carries_at_most_700_bits_a_second() {
+    let mut world = connected();
+    world.set_standby(0, 1, true);
+    world.run(10 * SECOND);
+    let bytes = |world: &mut World, uplink: usize| -> u64 {
+        let now = world.now();
+        let mut one = |side| world.counters(now, 0, uplink, side).sent_bytes;
+        one(Side::Up) + one(Side::Down)
+    };
+    for traffic in [false, true] {
+        let before = [0, 1].map(|uplink| bytes(&mut world, uplink));
+        let seconds = 600;
+        for _ in 0..seconds {
+            if traffic {
+                chat(&mut world, 0..100);
+            } else {
+                world.run(SECOND);
+            }
+        }
+        let carried = [0, 1].map(|uplink| bytes(&mut world, uplink) - before[uplink]);
+        let rates = carried.map(|bytes| bytes * 8 / seconds);
+        assert!(rates[1] <= 700, "traffic {traffic}: {rates:?} bit/s");
+        assert_eq!(rates[0] > 100_000, traffic, "{rates:?} bit/s");
+    }
+    // It is there in need.
+    world.set_dead(0, 0, Selector::Both, true);
+    chat(&mut world, 1_000..1_100);
+    let got = world.hub().delivered.iter().filter(|d| d.2 >= 1_000);
+    assert!(got.count() > 80);
+}
+
 #[test]
 fn many_flows_that_wait_are_counted_without_overflow() {
     let mut world = connected();

@@ -736,6 +736,12 @@ impl World {
         self.tell_uplinks(site);
     }
 
+    /// The uplink stands by from now on, or no longer, and the site learns of it.
+    pub fn set_standby(&mut self, site: usize, uplink: usize, standby: bool) {
+        self.places[site].ways[uplink].uplink.standby = standby;
+        self.tell_uplinks(site);
+    }
+
     /// The uplink goes, or comes back, and the site learns of it.
     pub fn set_present(&mut self, site: usize, uplink: usize, present: bool) {
         self.places[site].ways[uplink].present = present;

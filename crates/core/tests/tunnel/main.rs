@@ -4,6 +4,7 @@ mod headers;
 mod outages;
 mod published;
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::{Deref, DerefMut, Range};
 
@@ -457,6 +458,88 @@ fn a_call_does_not_wait_behind_what_a_dead_path_carried() {
     );
 }
 
+#[test]
+fn a_gap_in_one_flow_holds_up_no_other_flow() {
+    const GAPS: u64 = 10;
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 25)]);
+    let mut offered = Vec::new();
+    for round in 0..50 * GAPS {
+        for port in [9, 10] {
+            let lost = port == 9 && round % 50 == 25;
+            pair.set_dead(0, Selector::One(Side::Up), lost);
+            offered.push(pair.now());
+            let segment = packet::tcp(pair.offered, port, 1_000);
+            pair.enter(segment);
+            pair.run(Duration::from_millis(1));
+        }
+    }
+    pair.run(Duration::from_secs(1));
+    // A few repair symbols are lost, too.
+    let lost = pair.counters(0, Side::Up).dropped_blackhole;
+    assert!((GAPS..GAPS + 5).contains(&lost), "{lost}");
+    let late = |flow: u32| -> Vec<Duration> {
+        let numbers: Vec<_> = pair.numbers();
+        let arrivals = pair.hub.delivered.iter().zip(&numbers);
+        let of_flow: Vec<_> = arrivals.filter(|(_, n)| *n % 2 == flow).collect();
+        assert!(of_flow.is_sorted_by_key(|(_, n)| **n), "flow {flow}");
+        let took = |((at, _), n): (&(Instant, Bytes), &u32)| at.since(offered[*n as usize]);
+        of_flow.into_iter().map(took).collect()
+    };
+    let [with_gaps, other] = [late(0), late(1)];
+    assert_eq!([with_gaps.len(), other.len()], [500, 500]);
+    // The flow with gaps waits for what is missing.
+    let most = Duration::from_millis(30);
+    let waited = with_gaps.iter().filter(|late| **late > most).count();
+    assert!(waited > 30, "{waited}");
+    // 25 ms on the way, and 1 ms for the packets before it.
+    let most = Duration::from_millis(26);
+    assert!(
+        other.iter().all(|late| *late < most),
+        "{:?}",
+        other.iter().max()
+    );
+}
+
+#[test]
+fn a_metered_path_carries_with_cost_aware_only_what_the_others_cannot() {
+    let mut pair = World::new(SchedulerKind::CostAware, 1, &even());
+    let metered = PathConfig {
+        metered: true,
+        ..PathConfig::default()
+    };
+    pair.site.tunnel.set_path_config(PathId(1), metered);
+    // Bytes that the metered path carries of so many packets, one each `pause`.
+    let carried = |pair: &mut World, packets: u32, pause: Duration| {
+        let bytes = |pair: &World| {
+            pair.site
+                .tunnel
+                .path_stats(PathId(1))
+                .expect("known")
+                .tx_bytes
+        };
+        let before = bytes(pair);
+        for _ in 0..packets {
+            pair.offer(1_250, 9);
+            pair.run(pause);
+        }
+        bytes(pair) - before
+    };
+    // 5 Mbit/s, of which the other path can carry 10.
+    let spent = carried(&mut pair, 2_000, Duration::from_millis(2));
+    // Some repair symbols of the first second, and no data.
+    assert_eq!(spent, pair.site.tunnel.stats().protection_bytes);
+    assert!(spent < 40_000, "{spent}");
+    // 15 Mbit/s for 2 s: 5 Mbit/s are 1.25 MB.
+    let spent = carried(&mut pair, 3_000, Duration::from_micros(667));
+    assert!((1_100_000..1_600_000).contains(&spent), "{spent}");
+    // And everything once the other path is dead.
+    pair.run(Duration::from_secs(1));
+    pair.set_dead(0, Selector::Both, true);
+    carried(&mut pair, 1_000, Duration::from_millis(2));
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.numbers().len(), 6_000);
+}
+
 /// Paths of different families have room for different sizes, so the copies of a packet are cut at
 /// different places.
 #[test]
@@ -696,4 +779,34 @@ fn a_query_over_paths_that_lose_goes_over_both() {
     let spent = copies(&pair) - before;
     let least = 50 * (100 + ropewalk_wire::DATA_HEADER as u64);
     assert!((least..3 * least).contains(&spent), "{spent}");
+}
+
+#[test]
+fn queries_wait_neither_long_for_downloads_nor_for_a_path_that_died() {
+    let mut pair = World::new(SchedulerKind::Auto, 1, &even());
+    let mut queries = Vec::new();
+    for query in 0..50 {
+        pair.set_dead(0, Selector::Both, query >= 25);
+        queries.push((query, pair.offered, pair.now()));
+        pair.offer(100, 1_000 + query);
+        // 24 Mbit/s in four flows over paths of 20 Mbit/s together.
+        for packet in 0..600 {
+            pair.offer(1_000, packet % 4);
+            pair.run(Duration::from_micros(333));
+        }
+    }
+    pair.run(Duration::from_secs(1));
+    let came: BTreeMap<_, _> = pair
+        .hub
+        .delivered
+        .iter()
+        .map(|(at, data)| (packet::number(data), *at))
+        .collect();
+    for (query, number, offered) in queries {
+        let took = came.get(&number).expect("delivered").since(offered);
+        // 16 ms on the way, 33 ms behind the window of a download that fills the queue of the link;
+        // for the first after the cut, and what the dead path swallowed, 300 ms.
+        let most = Duration::from_millis(if query == 25 { 300 } else { 60 });
+        assert!(took < most, "query {query}: {took:?}");
+    }
 }
