@@ -8,7 +8,9 @@ use std::path::Path;
 #[must_use]
 pub fn of_process() -> u64 {
     let machine = rustix::system::sysinfo();
-    let machine = machine.totalram.saturating_mul(machine.mem_unit.into());
+    // As wide as the words of the processor.
+    let total: u64 = machine.totalram as _;
+    let machine = total.saturating_mul(machine.mem_unit.into());
     let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = group.lines().find_map(|line| line.strip_prefix("0::/"));
     let bound = group.map(|group| of_group(Path::new("/sys/fs/cgroup"), Path::new(group)));
