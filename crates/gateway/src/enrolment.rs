@@ -13,7 +13,7 @@ use ropewalk_io::netlink;
 use ropewalk_session::{Environment, JoinSettings, Joining, Outcome, Session, Slice};
 use ropewalk_transport::Identity;
 use ropewalk_types::Instant;
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 
 use crate::engine::random_u64;
 use crate::exit::NotRunning;
@@ -128,16 +128,8 @@ fn drive(
             return Ok(None);
         }
         let wait = session.poll_timeout().unwrap_or(end).min(end).since(now);
-        let timeout = Timespec {
-            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        };
-        events.clear();
-        let spare = rustix::buffer::spare_capacity(&mut events);
-        match epoll::wait(sockets.epoll(), spare, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error).context("waiting for the hub failed"),
-        }
+        ropewalk_io::events::wait(sockets.epoll(), &mut events, Some(wait))
+            .context("waiting for the hub failed")?;
         let now = Instant::ZERO + base.elapsed();
         for event in &events {
             let data = event.data;

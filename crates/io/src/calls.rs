@@ -101,7 +101,15 @@ fn sockets(keeps: Keeps) -> io::Result<Vec<SeccompRule>> {
 /// # Errors
 /// The filter is none, which a test would see.
 pub(crate) fn unknown_to_libraries() -> io::Result<BpfProgram> {
-    let rules = [(libc::SYS_clone3, vec![])].into();
+    lacking(libc::SYS_clone3)
+}
+
+/// As on a kernel that does not know the system call `number`.
+///
+/// # Errors
+/// The filter is none, which a test would see.
+pub(crate) fn lacking(number: libc::c_long) -> io::Result<BpfProgram> {
+    let rules = [(number, vec![])].into();
     program(rules, SeccompAction::Allow, SeccompAction::Errno(ENOSYS))
 }
 

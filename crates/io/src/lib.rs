@@ -14,6 +14,7 @@ pub mod confine;
 pub mod conntrack;
 pub mod counters;
 mod emit;
+pub mod events;
 mod headers;
 pub mod helper;
 pub mod icmp;

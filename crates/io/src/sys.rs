@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use rustix::event::epoll;
 use socket2::{SockAddr, SockAddrStorage};
 
 /// `ioctl(TUNSETIFF)`: attaches `tun` to the interface `name`; returns its real name.
@@ -99,6 +100,25 @@ pub(crate) fn add_filter(program: &[seccompiler::sock_filter]) -> io::Result<()>
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
+    Ok(())
+}
+
+/// `epoll_pwait` without waiting: adds to `events` what is ready, as many as it has capacity for.
+pub(crate) fn ready_now(epoll: BorrowedFd<'_>, events: &mut Vec<epoll::Event>) -> io::Result<()> {
+    const {
+        assert!(mem::size_of::<epoll::Event>() == mem::size_of::<libc::epoll_event>());
+        assert!(mem::align_of::<epoll::Event>() == mem::align_of::<libc::epoll_event>());
+    };
+    let spare = events.spare_capacity_mut();
+    let most = libc::c_int::try_from(spare.len()).unwrap_or(libc::c_int::MAX);
+    let first = spare.as_mut_ptr().cast();
+    // SAFETY: the kernel writes at most `most` events to `first`, which has place for them. Both types
+    // of events are laid out as the kernel's.
+    let count =
+        check(unsafe { libc::epoll_pwait(epoll.as_raw_fd(), first, most, 0, std::ptr::null()) })?;
+    let count = usize::try_from(count).unwrap_or_default();
+    // SAFETY: the kernel has written `count` events behind those that were there.
+    unsafe { events.set_len(events.len() + count) };
     Ok(())
 }
 

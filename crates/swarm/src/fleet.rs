@@ -11,7 +11,7 @@ use ropewalk_io::clock::Clock;
 use ropewalk_session::{HubAddresses, Slice};
 use ropewalk_transport::Identity;
 use ropewalk_types::{Duration, Instant, Random};
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 
 use crate::args::Run;
 use crate::enemy::Enemy;
@@ -240,16 +240,8 @@ impl Fleet {
             true => at.since(self.clock.now()),
             false => Duration::ZERO,
         });
-        let timeout = wait.map(|wait| Timespec {
-            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        });
-        events.clear();
-        let spare = rustix::buffer::spare_capacity(events);
-        match epoll::wait(self.sockets.epoll(), spare, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error).context("waiting for events failed"),
-        }
+        ropewalk_io::events::wait(self.sockets.epoll(), events, wait)
+            .context("waiting for events failed")
     }
 
     fn show(&self, count: u32) {

@@ -18,7 +18,7 @@ use ropewalk_session::{
 };
 use ropewalk_transport::TransportError;
 use ropewalk_types::{Duration, Instant};
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::OwnedFd;
 
 use super::asked::Asked;
@@ -210,11 +210,6 @@ pub(super) fn start<R: Role + Send + 'static>(
     engines.into_iter().map(spawn).collect()
 }
 
-fn duration(time: &Timespec) -> Duration {
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
-}
-
 /// Tells the control side when the thread panics: other workers may go on, and the hub has to end.
 struct PanicNotice(EventSink);
 
@@ -313,25 +308,15 @@ impl<R: Role + Send + 'static> Engine<R> {
             let more = more_mail || (tun_ready && self.session.takes_inner());
             let before = self.clock.now();
             let timeout = if more {
-                Some(Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 0,
-                })
+                Some(Duration::ZERO)
             } else {
                 self.timeout(before)
             };
-            events.clear();
-            match epoll::wait(
-                self.sockets.epoll(),
-                rustix::buffer::spare_capacity(&mut events),
-                timeout.as_ref(),
-            ) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error).context("waiting for events failed"),
-            }
+            ropewalk_io::events::wait(self.sockets.epoll(), &mut events, timeout)
+                .context("waiting for events failed")?;
             let now = self.clock.now();
             // Beyond what was asked for, the thread waited for a processor.
-            let asked = timeout.as_ref().map_or(Duration::MAX, duration);
+            let asked = timeout.unwrap_or(Duration::MAX);
             let rest = now.since(before).min(asked).saturating_sub(ASKING);
             self.session.handle_rest(rest);
             for event in &events {
@@ -383,18 +368,14 @@ impl<R: Role + Send + 'static> Engine<R> {
         Ok(())
     }
 
-    fn timeout(&mut self, now: Instant) -> Option<Timespec> {
+    fn timeout(&mut self, now: Instant) -> Option<Duration> {
         let due = [
             self.session.poll_timeout(),
             self.sockets.poll_timeout(),
             self.asked.due(),
         ];
         let due = due.into_iter().flatten().min()?;
-        let wait = due.since(now);
-        Some(Timespec {
-            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        })
+        Some(due.since(now))
     }
 
     fn session_events(&mut self) {
