@@ -48,7 +48,7 @@ build: ## the programs, in target/release
 deb: ## a Debian package of the programs, in target/debian
 	@./packaging/deb.sh
 
-release: ## every package, for every machine, in dist: `make release ARGS="x86_64 deb"`
+release: ## every package for this machine in dist; for every machine: `make release ARGS=all`
 	@./scripts/release $(ARGS)
 
 bench: build ## the benchmarks of crates/e2e, short (as root)
