@@ -414,11 +414,16 @@ impl Changes {
     pub fn resolver(&mut self, path: &Path, text: &str) -> anyhow::Result<()> {
         let same =
             |change: &&Change| matches!(change, Change::Resolver { path: p, .. } if p == path);
-        // What stands there now is our own: the file of before is in the list.
-        let first = self.made.iter().find(same);
-        let former = match first {
-            Some(Change::Resolver { former, .. }) => former.clone(),
-            _ => resolver::read(path)?,
+        let present = resolver::read(path)?;
+        let former = match self.made.iter().find(same) {
+            // What stands there is our own: the file of before is in the list.
+            Some(Change::Resolver { former, value, .. })
+                if resolver::is_ours(&present, former, value) =>
+            {
+                former.clone()
+            }
+            // The first time, or another program has written since, as a DHCP client does.
+            _ => present,
         };
         self.made.retain(|change| !same(&change));
         self.record(Change::Resolver {

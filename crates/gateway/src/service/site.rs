@@ -17,6 +17,7 @@ use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::sysctl;
 use ropewalk_session::{HubAddresses, SiteSettings};
 use ropewalk_transport::Identity;
+use ropewalk_types::Pace;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -54,6 +55,14 @@ use ropewalk_host::uplinks::{changes, left_out, select, unmatched};
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(15);
 /// How soon an unsuccessful first look-up is repeated. Longer: fewer queries, later starts.
 const RESOLVE_RETRY: Duration = Duration::from_secs(2);
+/// How often a site with name servers of its own looks whether another program has written the file. Longer: fewer looks,
+/// names are not found for longer after a lease was renewed.
+const NAMES_INTERVAL: Duration = Duration::from_secs(2);
+/// A program that writes the file again and again is answered once in this time. Longer: fewer lines in the log and fewer
+/// writes, names are not found for longer.
+const NAMES_AGAIN: Duration = Duration::from_secs(10);
+/// And this often in a row.
+const NAMES_IN_A_ROW: u32 = 5;
 /// What the service manager grants a start that waits for the hub's name, again for each try. Longer: more
 /// name servers may be slow, a start that hangs there is ended later.
 const START_EXTENSION: Duration = Duration::from_mins(5);
@@ -83,6 +92,8 @@ pub(super) struct Site {
     guard: Guard,
     keys: KeyThread,
     change_key: ChangeKey,
+    begin: Instant,
+    names_pace: Pace,
     up: bool,
 }
 
@@ -157,6 +168,16 @@ pub(super) async fn run(
     result.and(stopped)
 }
 
+/// The interfaces of this machine, as they change until the first value is dropped.
+fn follow_interfaces() -> anyhow::Result<(Watch, watch::Receiver<Vec<Interface>>)> {
+    let (notify, interfaces) = watch::channel(Vec::new());
+    let watching = Watch::start(Box::new(move |list| {
+        notify.send_replace(list);
+    }))
+    .context("cannot follow the network interfaces")?;
+    Ok((watching, interfaces))
+}
+
 impl Site {
     /// Starts the engine and sets this machine up around it; `None` when asked to stop before the
     /// hub's name was found. `source` is the file of `config` and what reads it again.
@@ -206,11 +227,7 @@ impl Site {
         let change_key = keys.change(engine.commands.clone());
         let keys = KeyThread::start(keys, engine.commands.clone())?;
         let direct = Direct::start(&config, &engine.tun, changes).await?;
-        let (notify_interfaces, interfaces) = watch::channel(Vec::new());
-        let watching = Watch::start(Box::new(move |list| {
-            notify_interfaces.send_replace(list);
-        }))
-        .context("cannot follow the network interfaces")?;
+        let (watching, interfaces) = follow_interfaces()?;
         let rules = Arc::new(Mutex::new(config.uplinks.clone()));
         let (reloaded, reloads) = mpsc::channel(1);
         Ok(Some(Self {
@@ -238,6 +255,8 @@ impl Site {
             guard,
             keys,
             change_key,
+            begin: Instant::now(),
+            names_pace: Pace::default(),
             up: false,
         }))
     }
@@ -282,6 +301,7 @@ impl Site {
         machine: &mut Changes,
     ) -> anyhow::Result<()> {
         let mut resolve_at = Instant::now() + RESOLVE_INTERVAL;
+        let mut names_at = Instant::now() + NAMES_INTERVAL;
         loop {
             tokio::select! {
                 asked = signals.next() => match asked {
@@ -310,6 +330,10 @@ impl Site {
                     }
                 }
                 () = self.guard.tick() => self.keep_guard(),
+                () = sleep_until(names_at), if !self.config.dns.is_empty() => {
+                    self.keep_name_servers(machine);
+                    names_at = Instant::now() + NAMES_INTERVAL;
+                }
                 () = sleep_until(resolve_at) => {
                     if !self.up && self.resolve_again().await {
                         self.guard.set_hub(&self.hub.load())?;
@@ -447,6 +471,23 @@ impl Site {
                 ),
             },
         );
+    }
+
+    /// Sets the name servers again after another program has written the file.
+    fn keep_name_servers(&mut self, machine: &mut Changes) {
+        if self.assigned.is_empty()
+            || !resolver::are_lost(Path::new(resolver::RESOLV_CONF), &self.config.dns)
+        {
+            return;
+        }
+        let now = ropewalk_types::Instant::ZERO + self.begin.elapsed();
+        if self.names_pace.allows(now, NAMES_AGAIN, NAMES_IN_A_ROW) {
+            tracing::warn!(
+                "another program has written {}, as a DHCP client does; the name servers of the tunnel are set again",
+                resolver::RESOLV_CONF
+            );
+            self.set_name_servers(machine);
+        }
     }
 
     fn warn_of_overlap(&self, addresses: &[IpNet]) {
