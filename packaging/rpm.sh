@@ -2,7 +2,7 @@
 # Builds an rpm package of static programs: packaging/rpm.sh PROGRAMS RUNNABLE ARCHITECTURE OUTPUT-DIRECTORY
 #
 # RUNNABLE has the same programs for this machine. Needs rpmbuild. Equal programs and an equal SOURCE_DATE_EPOCH give an
-# equal package.
+# equal package. VERSION is another version than that of the sources, to try an upgrade with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,7 @@ built=$(realpath -e "${1:?usage: packaging/rpm.sh PROGRAMS RUNNABLE ARCHITECTURE
 runnable=$(realpath -e "$2")
 architecture=$3
 output=$(realpath -m "$4")
-version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=${VERSION:-$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)}
 if ! command -v rpmbuild >/dev/null; then
 	echo "rpm.sh: rpmbuild is missing; install the package rpm (Debian) or rpm-build (Fedora)" >&2
 	exit 1

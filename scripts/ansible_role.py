@@ -55,7 +55,7 @@ def ansible(options: argparse.Namespace) -> None:
     package = options.new.resolve()
     with (
         tempfile.TemporaryDirectory() as directory,
-        machines(["hub", "site"], package.parent, "ansible", hub="ansible") as made,
+        machines(["hub", "site"], package.parent, "ansible") as made,
     ):
         key = Path(directory, "key")
         output("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))

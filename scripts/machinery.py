@@ -33,6 +33,7 @@ MANAGERS = {
 OTHERS = {
     "sdn": "openvswitch-switch,ethtool,python3,python3-venv",
     "clients": "isc-dhcp-client,dhcpcd-base,network-manager",
+    "rpm": "rpm",
     "ansible": "openssh-server,python3,python3-apt",
 }
 """Other machines, and their packages."""
@@ -401,7 +402,10 @@ class Machine:
         return output(*enter, *clean, "sh", "-ec", script, check=check, text=text)
 
     def install(self, package: str) -> str:
-        """Installs a package with apt."""
+        """Installs or upgrades a package with apt or rpm."""
+        if package.endswith(".rpm"):
+            # rpm does not know what Debian's packages bring.
+            return self.run(f"rpm --upgrade --nodeps --verbose /packages/{package} 2>&1")
         # apt cannot be refused a version that has the same number.
         options = "--allow-downgrades --reinstall --no-install-recommends"
         return self.apt(f"install {options} /packages/{package}")
@@ -468,11 +472,7 @@ class Machine:
 
 @contextlib.contextmanager
 def machines(
-    names: list[str],
-    packages: Path,
-    manager: str = "file",
-    leases: bool = False,
-    hub: str = "file",
+    names: list[str], packages: Path, manager: str = "file", leases: bool = False
 ) -> Iterator[dict[str, Machine]]:
     """Machines that run, for as long as this lasts."""
     with provider(), tempfile.TemporaryDirectory(dir=CACHE) as directory:
@@ -482,7 +482,7 @@ def machines(
         made = {}
         try:
             for name in names:
-                kind = hub if name == "hub" else manager
+                kind = "file" if name == "hub" and manager in MANAGERS else manager
                 made[name] = Machine(name, Path(directory), packages, kind)
                 made[name].leases = leases and name == "site"
                 made[name].start()
@@ -520,7 +520,7 @@ def kill_for_good(machine: Machine) -> None:
     machine.run(f"mkdir -p /run/systemd/system/{unit}.service.d")
     settings = f"/run/systemd/system/{unit}.service.d/no.conf"
     machine.run(f"cat >{settings}", text="[Service]\nRestart=no\n")
-    machine.run(f"systemctl daemon-reload; systemctl kill --signal=KILL {unit}")
+    machine.run(f"systemctl daemon-reload; systemctl kill --signal=KILL {unit} || true")
     wait(f"{unit} is dead", lambda: not is_active(machine, unit))
     machine.run(f"rm -r {settings}; rmdir $(dirname {settings}); systemctl daemon-reload")
 
