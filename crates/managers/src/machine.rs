@@ -199,7 +199,7 @@ impl Machine {
     }
 
     /// A service has gone. What it does with interfaces is not known any more; the rest counts for
-    /// [`GRACE`].
+    /// `GRACE`.
     pub fn handle_gone(&mut self, manager: Manager, now: Instant) {
         match manager {
             Manager::Network => self
