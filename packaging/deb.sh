@@ -45,6 +45,7 @@ chmod 755 "$stage"
 umask 022
 
 packaging/tree.sh "$root" "$built" "${RUNNABLE:-$built}"
+install -Dm644 packaging/dhcp/ropewalk "$root/etc/dhcp/dhclient-enter-hooks.d/ropewalk"
 
 # A static program needs no library.
 depends=
@@ -61,6 +62,7 @@ if LC_ALL=C readelf --program-headers "$built/ropewalk" | grep INTERP >/dev/null
 fi
 
 install -d "$root/DEBIAN"
+echo /etc/dhcp/dhclient-enter-hooks.d/ropewalk >"$root/DEBIAN/conffiles"
 # The bytes of the files: what a file system takes for them differs.
 size=$(find "$root" -type f -not -path "$root/DEBIAN/*" -printf '%s\n' | awk '{ sum += int(($1 + 1023) / 1024) } END { print sum }')
 # An empty line would end the paragraph.

@@ -137,8 +137,7 @@ def asked(site: Machine) -> str:
 
 
 def names(site: Machine, what: str, server: str) -> None:
-    """Claims which name server answers. A client that has just renewed its lease may have written
-    /etc/resolv.conf, for at most 2 s."""
+    """Claims which name server answers."""
     expected = ANSWERS[server]
     answers: list[str] = []
 

@@ -33,7 +33,7 @@ const SESSIONS_MAX: usize = 16;
 const PROOF: &str = "x-ropewalk";
 /// What pages may load: files of this program. The hash is that of the script in `index.html`.
 pub const POLICY: &str = "default-src 'none'; \
-    script-src 'self' 'sha256-BevklvRDWmt38U7zqVk630Q31wxG/31d/j3RWGGQZeI='; style-src 'self'; connect-src 'self'; \
+    script-src 'self' 'sha256-BCMRYbbmr5nq4aXH4lxEgSKP6iZAL0YxU5vdbhmdy/s='; style-src 'self'; connect-src 'self'; \
     img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 /// What a link allows.

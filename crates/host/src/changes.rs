@@ -414,23 +414,23 @@ impl Changes {
     pub fn resolver(&mut self, path: &Path, text: &str) -> anyhow::Result<()> {
         let same =
             |change: &&Change| matches!(change, Change::Resolver { path: p, .. } if p == path);
-        let present = resolver::read(path)?;
-        let former = match self.made.iter().find(same) {
-            // What stands there is our own: the file of before is in the list.
-            Some(Change::Resolver { former, value, .. })
-                if resolver::is_ours(&present, former, value) =>
-            {
-                former.clone()
-            }
-            // The first time, or another program has written since, as a DHCP client does.
-            _ => present,
+        // What stands there now is our own: the file of before is in the list.
+        let listed = self.made.iter().find(same).cloned();
+        let former = match &listed {
+            Some(Change::Resolver { former, .. }) => former.clone(),
+            _ => resolver::read(path)?,
         };
         self.made.retain(|change| !same(&change));
-        self.record(Change::Resolver {
+        let recorded = self.record(Change::Resolver {
             path: path.to_owned(),
             former,
             value: text.to_owned(),
-        })?;
+        });
+        if let Err(error) = recorded {
+            // What the file was before must not be forgotten.
+            self.made.extend(listed);
+            return Err(error);
+        }
         resolver::write(path, text)
     }
 

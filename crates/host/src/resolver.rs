@@ -96,13 +96,6 @@ pub fn set(
     Ok(Setting { manager, order })
 }
 
-/// Whether another program has written the file at `path` since `servers` were set, as a DHCP client does with a new
-/// lease. Where a manager looks after the file the servers are in the manager's hands, and nothing is lost.
-#[must_use]
-pub fn are_lost(path: &Path, servers: &[IpAddr]) -> bool {
-    Manager::of(path) == Manager::File && read(path).is_ok_and(|present| present != text(servers))
-}
-
 /// Name servers that are about to be set.
 #[derive(Debug)]
 #[must_use = "it has to be carried out"]
@@ -331,25 +324,6 @@ mod tests {
         assert_ne!(contents(), FORMER);
         drop(Changes::begin(&list, false).unwrap());
         assert_eq!(contents(), FORMER, "after a crash");
-    }
-
-    #[test]
-    fn servers_that_a_lease_replaced_are_set_again_and_those_of_the_lease_come_back() {
-        const LEASE: &str = "nameserver 192.168.1.2\n";
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("resolv.conf");
-        let list = directory.path().join("changes.json");
-        std::fs::write(&file, FORMER).unwrap();
-        let servers = ["192.0.2.53".parse().unwrap()];
-        let mut changes = Changes::begin(&list, false).unwrap();
-        let _ = set(&mut changes, &file, "rope0", &servers).unwrap();
-        assert!(!are_lost(&file, &servers));
-        std::fs::write(&file, LEASE).unwrap();
-        assert!(are_lost(&file, &servers));
-        let _ = set(&mut changes, &file, "rope0", &servers).unwrap();
-        assert!(!are_lost(&file, &servers));
-        drop(changes);
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), LEASE);
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub fn wait(
         let spare = rustix::buffer::spare_capacity(events);
         match epoll::wait(&epoll, spare, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => return Ok(()),
-            Err(Errno::NOSYS) => LACKS_NANOSECONDS.store(true, Ordering::Relaxed),
+            // A filter of system calls that is older than the call answers that it is not permitted.
+            Err(Errno::NOSYS | Errno::PERM) => LACKS_NANOSECONDS.store(true, Ordering::Relaxed),
             Err(error) => return Err(error.into()),
         }
     }

@@ -130,6 +130,8 @@ pub struct Machine {
     devices: BTreeMap<String, Device>,
     access_points: BTreeMap<String, u8>,
     modems: BTreeMap<String, Modem>,
+    /// What NetworkManager said of costs before it started again, by interface.
+    former: BTreeMap<String, i64>,
     /// When a service went, until it is back or forgotten.
     gone: [Option<Instant>; 2],
     ignored: u64,
@@ -170,7 +172,13 @@ impl Machine {
         manager: Manager,
         properties: impl IntoIterator<Item = (&'a str, &'a str, &'a str, Value)>,
     ) {
+        let known = self.devices.values().filter(|device| device.metered != 0);
+        let costs = known.filter_map(|device| Some((device.name()?.to_owned(), device.metered)));
+        let former = costs.collect();
         self.forget(manager);
+        if manager == Manager::Network {
+            self.former = former;
+        }
         for (path, interface, property, value) in properties {
             self.handle_property(path, interface, property, value);
         }
@@ -246,12 +254,20 @@ impl Machine {
                 signal_percent: self.strength(device),
             });
             let said = Said {
-                metered: is_metered(device.metered),
+                metered: is_metered(self.metered(device, name)),
                 radio,
                 network: device.link(),
                 modem: Link::Unknown,
             };
             all.insert(name.to_owned(), said);
+        }
+        // A modem has its interface once it is connected.
+        for (name, metered) in &self.former {
+            let said = Said {
+                metered: is_metered(*metered),
+                ..Said::default()
+            };
+            all.entry(name.clone()).or_insert(said);
         }
         for (path, modem) in &self.modems {
             // A link of PPP, or one of several over one modem, is known to NetworkManager alone.
@@ -269,6 +285,15 @@ impl Machine {
         all
     }
 
+    /// `NMMetered`. NetworkManager finds it out as it connects an interface. Until then what it said before its restart
+    /// counts: an uplink that costs money must not pass for a free one.
+    fn metered(&self, device: &Device, name: &str) -> i64 {
+        match (device.metered, device.link()) {
+            (0, Link::Unknown | Link::Ending) => self.former.get(name).copied().unwrap_or(0),
+            (metered, _) => metered,
+        }
+    }
+
     fn strength(&self, device: &Device) -> Option<u8> {
         let path = device.access_point.as_deref()?;
         self.access_points.get(path).copied()
@@ -280,6 +305,7 @@ impl Machine {
             Manager::Network => {
                 self.devices.clear();
                 self.access_points.clear();
+                self.former.clear();
             }
             Manager::Modem => self.modems.clear(),
         }

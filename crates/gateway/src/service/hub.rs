@@ -20,8 +20,8 @@ use super::memory::{self, Memory};
 use super::network::Firewall;
 use super::watchdog::Watchdog;
 use super::{
-    ApiSocket, Asked, Prepared, RunningEngine, Signals, event_channel, host_settings, keys,
-    network, notify, reload_and_log, restarts, rights, session_settings,
+    ApiSocket, Asked, Prepared, RunningEngine, STOP_TIMEOUT, Signals, event_channel, host_settings,
+    keys, network, notify, reload_and_log, restarts, rights, session_settings,
 };
 use crate::engine::control::Command;
 use crate::engine::settings::EngineEvent;
@@ -229,9 +229,11 @@ impl Hub {
         // Nothing sets rules after the rules have been taken back, not even a thread that is abandoned.
         let firewall = Arc::clone(&self.firewall);
         let closed = tokio::task::spawn_blocking(move || firewall.close());
-        self.admission.stop().await;
-        closed.await.ok();
-        self.engine.stop().await
+        // The sites hear the goodbye meanwhile. An `nft` that hangs keeps no stop waiting: what takes the rules back comes
+        // after it, as both go through the helper's slow lane.
+        let closed = tokio::time::timeout(STOP_TIMEOUT, closed);
+        let (stopped, ..) = tokio::join!(self.engine.stop(), self.admission.stop(), closed);
+        stopped
     }
 }
 

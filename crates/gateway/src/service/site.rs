@@ -17,7 +17,6 @@ use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::sysctl;
 use ropewalk_session::{HubAddresses, SiteSettings};
 use ropewalk_transport::Identity;
-use ropewalk_types::Pace;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -55,14 +54,6 @@ use ropewalk_host::uplinks::{changes, left_out, select, unmatched};
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(15);
 /// How soon an unsuccessful first look-up is repeated. Longer: fewer queries, later starts.
 const RESOLVE_RETRY: Duration = Duration::from_secs(2);
-/// How often a site with name servers of its own looks whether another program has written the file. Longer: fewer looks,
-/// names are not found for longer after a lease was renewed.
-const NAMES_INTERVAL: Duration = Duration::from_secs(2);
-/// A program that writes the file again and again is answered once in this time. Longer: fewer lines in the log and fewer
-/// writes, names are not found for longer.
-const NAMES_AGAIN: Duration = Duration::from_secs(10);
-/// And this often in a row.
-const NAMES_IN_A_ROW: u32 = 5;
 /// What the service manager grants a start that waits for the hub's name, again for each try. Longer: more
 /// name servers may be slow, a start that hangs there is ended later.
 const START_EXTENSION: Duration = Duration::from_mins(5);
@@ -92,8 +83,6 @@ pub(super) struct Site {
     guard: Guard,
     keys: KeyThread,
     change_key: ChangeKey,
-    begin: Instant,
-    names_pace: Pace,
     up: bool,
 }
 
@@ -255,8 +244,6 @@ impl Site {
             guard,
             keys,
             change_key,
-            begin: Instant::now(),
-            names_pace: Pace::default(),
             up: false,
         }))
     }
@@ -301,7 +288,6 @@ impl Site {
         machine: &mut Changes,
     ) -> anyhow::Result<()> {
         let mut resolve_at = Instant::now() + RESOLVE_INTERVAL;
-        let mut names_at = Instant::now() + NAMES_INTERVAL;
         loop {
             tokio::select! {
                 asked = signals.next() => match asked {
@@ -330,10 +316,6 @@ impl Site {
                     }
                 }
                 () = self.guard.tick() => self.keep_guard(),
-                () = sleep_until(names_at), if !self.config.dns.is_empty() => {
-                    self.keep_name_servers(machine);
-                    names_at = Instant::now() + NAMES_INTERVAL;
-                }
                 () = sleep_until(resolve_at) => {
                     if !self.up && self.resolve_again().await {
                         self.guard.set_hub(&self.hub.load())?;
@@ -471,23 +453,6 @@ impl Site {
                 ),
             },
         );
-    }
-
-    /// Sets the name servers again after another program has written the file.
-    fn keep_name_servers(&mut self, machine: &mut Changes) {
-        if self.assigned.is_empty()
-            || !resolver::are_lost(Path::new(resolver::RESOLV_CONF), &self.config.dns)
-        {
-            return;
-        }
-        let now = ropewalk_types::Instant::ZERO + self.begin.elapsed();
-        if self.names_pace.allows(now, NAMES_AGAIN, NAMES_IN_A_ROW) {
-            tracing::warn!(
-                "another program has written {}, as a DHCP client does; the name servers of the tunnel are set again",
-                resolver::RESOLV_CONF
-            );
-            self.set_name_servers(machine);
-        }
     }
 
     fn warn_of_overlap(&self, addresses: &[IpNet]) {

@@ -4,9 +4,8 @@
 //! a turn since the last message. An idle engine sleeps until it has something to do, so each look wakes
 //! it. Invariant: the thread of the control side sends the messages, so they stop when it hangs, too.
 //!
-//! The thread that lets sites in may wait for a disk or for `nft`, and packets pass meanwhile. So this thread has minutes.
-//! What it waits for in the kernel does not count: a new start does not mend a disk, and the hub that runs serves its
-//! sites without one.
+//! The thread that lets sites in may wait for a disk or for `nft`, and packets pass meanwhile. So the log alone tells when
+//! this thread hangs: a new start would cut all tunnels, and would wait for the same disk.
 //!
 //! Source: `sd_watchdog_enabled(3)`, `WatchdogSec=` in systemd.service(5).
 
@@ -29,9 +28,6 @@ const LOOKS_TOLD: u32 = 2;
 /// How long the thread that lets sites in may be at one thing before the log says so. The lock of the sites file is
 /// waited for 10 s, and `nft` 20 s at most. Longer: fewer lines about slow disks, later ones about broken ones.
 const ADMISSION_TOLD: Duration = Duration::from_mins(1);
-/// How long that thread may be at one thing, besides waiting for a disk, before the program is ended. Longer: surer
-/// that no slow machine costs all sites their connections; no site joins for longer when the thread hangs for ever.
-const ADMISSION_MAX: Duration = Duration::from_mins(5);
 
 /// Watches the threads of a gateway.
 #[derive(Debug)]
@@ -82,9 +78,10 @@ impl Watchdog {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             look.tick().await;
-            // Both have to look.
-            let admission = self.admission.as_mut().is_none_or(|it| it.look(time));
-            if self.look() && admission {
+            if let Some(admission) = &mut self.admission {
+                admission.look(time);
+            }
+            if self.look() {
                 notify::send(notify::Watchdog);
             }
         }
@@ -124,8 +121,6 @@ struct Admission {
     begun: u64,
     /// Time since then.
     quiet: Duration,
-    /// The part of this time in which it did not wait in the kernel.
-    awake: Duration,
 }
 
 impl Admission {
@@ -134,50 +129,39 @@ impl Admission {
             inbox,
             begun: 0,
             quiet: Duration::ZERO,
-            awake: Duration::ZERO,
         }
     }
 
-    /// Whether the thread may go on as it does, `time` after the last look. Gives it something to do.
-    fn look(&mut self, time: Duration) -> bool {
+    /// Looks `time` after the last look, tells what hangs, and gives the thread something to do.
+    fn look(&mut self, time: Duration) {
         let progress = self.inbox.progress();
         self.inbox.keep_rules();
-        let waits = progress.thread.is_some_and(waits_in_kernel);
-        self.take(progress, time, waits)
+        match self.take(progress, time) {
+            Some(true) => {
+                let at = progress.present.map(|work| work.to_string());
+                let waits_for_disk = progress.thread.is_some_and(waits_in_kernel);
+                tracing::error!(
+                    at,
+                    waits_for_disk,
+                    "the thread that lets sites in has not gone on for {} s: no site joins, nothing is reloaded, and nobody \
+                     looks after the firewall rules; look at the disk of the sites file, and start the hub again if it is sound",
+                    self.quiet.as_secs()
+                );
+            }
+            Some(false) => tracing::info!("the thread that lets sites in goes on"),
+            None => {}
+        }
     }
 
-    /// `waits`: whether the thread waits in the kernel, as for a disk.
-    fn take(&mut self, progress: Progress, time: Duration, waits: bool) -> bool {
+    /// Whether there is something to tell: that it hangs, or that it goes on again.
+    fn take(&mut self, progress: Progress, time: Duration) -> Option<bool> {
         let told = self.quiet >= ADMISSION_TOLD;
         if progress.begun != self.begun {
-            if told {
-                tracing::info!("the thread that lets sites in goes on");
-            }
-            self.begun = progress.begun;
-            (self.quiet, self.awake) = (Duration::ZERO, Duration::ZERO);
-            return true;
+            (self.begun, self.quiet) = (progress.begun, Duration::ZERO);
+            return told.then_some(false);
         }
         self.quiet += time;
-        if !waits {
-            self.awake += time;
-        }
-        if !told && self.quiet >= ADMISSION_TOLD {
-            let at = progress.present.map(|work| work.to_string());
-            tracing::error!(
-                at,
-                waits_for_disk = waits,
-                "the thread that lets sites in has not gone on for {} s: no site joins, nothing is reloaded, and nobody \
-                 looks after the firewall rules; look at the disk of the sites file",
-                self.quiet.as_secs()
-            );
-        }
-        let hangs = self.awake >= ADMISSION_MAX;
-        if hangs && self.awake - time < ADMISSION_MAX {
-            tracing::error!(
-                "the thread that lets sites in hangs: the service manager ends the program"
-            );
-        }
-        !hangs
+        (!told && self.quiet >= ADMISSION_TOLD).then_some(true)
     }
 }
 
@@ -240,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_lets_sites_in_may_be_slow_and_one_that_hangs_is_seen() {
+    fn a_thread_that_lets_sites_in_may_be_slow_and_one_that_hangs_is_told_once() {
         let (begun, begins) = std::sync::mpsc::channel();
         let (go_on, wait) = std::sync::mpsc::channel::<()>();
         let thread = AdmissionThread::start(move |work| {
@@ -248,53 +232,23 @@ mod tests {
             wait.recv().unwrap();
             Ok(String::new())
         });
-        let thread = thread.unwrap();
-        let mut watched = Admission::new(thread.inbox.clone());
-        // One look finds it idle, and gives it something to do.
-        for _ in 0..2 {
-            watched.look(LOOK);
-            assert_eq!(begins.recv().unwrap(), Work::KeepRules);
-            assert!(watched.look(LOOK), "it has begun something");
-            for look in 1..looks(ADMISSION_MAX) {
-                assert!(watched.look(LOOK), "after {look} looks");
-            }
-            assert!(!watched.look(LOOK), "for ever at one thing");
-            assert!(!watched.look(LOOK));
-            go_on.send(()).unwrap();
-            assert_eq!(begins.recv().unwrap(), Work::KeepRules);
-            assert!(watched.look(LOOK), "it goes on");
-            go_on.send(()).unwrap();
-            while watched.inbox.progress().present.is_some() {
-                if begins.try_recv().is_ok() {
-                    go_on.send(()).unwrap();
-                }
-            }
+        let inbox = thread.unwrap().inbox.clone();
+        let mut watched = Admission::new(inbox.clone());
+        inbox.keep_rules();
+        assert_eq!(begins.recv().unwrap(), Work::KeepRules);
+        let mut take = |time| watched.take(inbox.progress(), time);
+        assert_eq!(take(LOOK), None, "it has begun something");
+        for look in 1..looks(ADMISSION_TOLD) {
+            assert_eq!(take(LOOK), None, "after {look} looks");
         }
-    }
-
-    #[test]
-    fn time_that_a_disk_takes_ends_no_hub() {
-        let mut watched = Admission::new(Inbox::default());
-        let slow = Progress {
-            begun: 1,
-            present: Some(Work::Reload),
-            thread: None,
-        };
-        let mut look = |progress, waits| watched.take(progress, LOOK, waits);
-        assert!(look(slow, false));
-        // 50 minutes at one thing, of which a twelfth is its own.
-        for number in 0..400 {
-            assert!(look(slow, number % 12 != 0), "{number}");
-        }
-        let own = looks(ADMISSION_MAX) - 400_u128.div_ceil(12);
-        for _ in 1..own {
-            assert!(look(slow, false));
-        }
-        assert!(look(slow, true));
-        assert!(!look(slow, false));
-        let next = Progress { begun: 2, ..slow };
-        assert!(look(next, false));
-        assert!(look(next, false), "it begins anew");
+        assert_eq!(take(LOOK), Some(true), "a minute at one thing");
+        assert_eq!(take(LOOK), None, "it was told");
+        inbox.keep_rules();
+        go_on.send(()).unwrap();
+        assert_eq!(begins.recv().unwrap(), Work::KeepRules);
+        assert_eq!(take(LOOK), Some(false), "it goes on");
+        assert_eq!(take(LOOK), None);
+        go_on.send(()).unwrap();
     }
 
     #[test]

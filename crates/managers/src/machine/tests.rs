@@ -218,3 +218,37 @@ fn the_newest_technology_is_named() {
         assert_eq!(technology(bits), name, "{bits:#x}");
     }
 }
+
+#[test]
+fn an_uplink_that_costs_money_does_so_while_networkmanager_starts_again() {
+    let mut machine = laptop();
+    machine.handle_gone(Manager::Network, Instant::now());
+    // Nothing is connected yet, and the modem has no interface that carries packets.
+    machine.handle_objects(
+        Manager::Network,
+        [
+            (WIFI, DEVICE, "Interface", text("wlan0")),
+            (WIFI, DEVICE, "Metered", Value::Number(0)),
+            (WIFI, DEVICE, "State", Value::Number(30)),
+            (LTE, DEVICE, "Interface", text("cdc-wdm0")),
+            (LTE, DEVICE, "IpInterface", text("")),
+            (LTE, DEVICE, "Metered", Value::Number(0)),
+            (LTE, DEVICE, "State", Value::Number(40)),
+        ],
+    );
+    let metered =
+        |machine: &Machine, name: &str| machine.said().get(name).and_then(|said| said.metered);
+    assert_eq!(metered(&machine, "wlan0"), Some(false));
+    assert_eq!(metered(&machine, "ppp0"), Some(true));
+    // Now NetworkManager knows: the Wi-Fi of a phone, and a modem without a bound.
+    for (path, cost) in [(WIFI, 3), (LTE, 2)] {
+        machine.handle_property(path, DEVICE, "Metered", Value::Number(cost));
+        machine.handle_property(path, DEVICE, "State", Value::Number(100));
+    }
+    machine.handle_property(LTE, DEVICE, "IpInterface", text("ppp0"));
+    assert_eq!(metered(&machine, "wlan0"), Some(true));
+    assert_eq!(metered(&machine, "ppp0"), Some(false));
+    // What is connected and not said is not known.
+    machine.handle_property(WIFI, DEVICE, "Metered", Value::Number(0));
+    assert_eq!(metered(&machine, "wlan0"), None);
+}
