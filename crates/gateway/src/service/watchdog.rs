@@ -232,7 +232,8 @@ mod tests {
             wait.recv().unwrap();
             Ok(String::new())
         });
-        let inbox = thread.unwrap().inbox.clone();
+        let thread = thread.unwrap();
+        let inbox = thread.inbox.clone();
         let mut watched = Admission::new(inbox.clone());
         inbox.keep_rules();
         assert_eq!(begins.recv().unwrap(), Work::KeepRules);
