@@ -10,9 +10,11 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,11 @@ from sdn_parts import FakeSwitch, balance, bicast
 from ovs_testbed import balance as bench
 from ovs_testbed.machine import Sandbox, run, stop
 from ropewalk.lab.runner import UnavailableError
+from ropewalk.sdn import cli, endpoint
 from ropewalk.sdn.api import ApiError
 from ropewalk.sdn.balance.policy import Balance
 from ropewalk.sdn.bicast.policy import Bicast
-from ropewalk.sdn.dashboard import view
+from ropewalk.sdn.dashboard import server, view
 from ropewalk.sdn.dashboard.server import Dashboard
 from ropewalk.sdn.happened import LINES_MAX, Happened
 from ropewalk.sdn.roam import policy as roam
@@ -160,6 +163,12 @@ class Served:
         connection.close()
         return answer.status, found, text
 
+    def dial(self, head: str) -> socket.socket:
+        """A connection on which the head of a request was said, and no body."""
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=5)
+        client.sendall(head.replace("\n", "\r\n").encode())
+        return client
+
     def cookie(self) -> str:
         body = json.dumps({"token": self.server.token})
         origin = f"http://{self.host}"
@@ -206,6 +215,63 @@ def test_only_who_followed_the_link_from_its_own_page_sees_anything(served: Serv
     assert served.send("/assets/../server.py")[0] == 404
     assert served.send("/nothing", Cookie=cookie)[0] == 404
     assert served.asked == [], "nothing is asked while no window is open"
+
+
+def test_no_stranger_has_the_server_wait_for_a_body(served: Served) -> None:
+    own = f"Host: {served.host}\nOrigin: http://{served.host}\n"
+    foreign = "Host: evil.example\nOrigin: http://evil.example\n"
+    for lines, length, code in (
+        (own, "000000000999999999999", b" 400 "),
+        (own, "0" * 5000 + "1", b" 400 "),
+        (own, str(server.BODY_MAX + 1), b" 400 "),
+        (foreign, "100", b" 403 "),
+    ):
+        with served.dial(f"POST /session HTTP/1.1\n{lines}Content-Length: {length}\n\n") as client:
+            answer = b""
+            while part := client.recv(4096):
+                answer += part
+        assert code in answer.split(b"\r\n")[0], (length[-9:], answer)
+
+
+def test_a_client_keeps_its_place_no_longer_for_sending_a_byte_at_a_time(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "SECONDS_MAX", 0.5)
+    own = f"Host: {served.host}\nOrigin: http://{served.host}\n"
+    for head in ("GET / HTTP/1.1\nX: ", f"POST /session HTTP/1.1\n{own}Content-Length: 9000\n\n"):
+        with served.dial(head) as client:
+            began_s = time.monotonic()
+            # Whoever sends to a connection that has ended hears so at the next byte.
+            with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                while time.monotonic() < began_s + 3:
+                    client.sendall(b"x")
+                    time.sleep(0.05)
+
+
+def test_a_window_that_says_something_gets_no_news_earlier(served: Served) -> None:
+    head = f"GET /events HTTP/1.1\nHost: {served.host}\nCookie: {served.cookie()}\n\n"
+    with served.dial(head) as client:
+        began_s, got = time.monotonic(), b""
+        client.settimeout(0.05)
+        while time.monotonic() < began_s + 2.5:
+            client.sendall(b"x")
+            try:
+                got += client.recv(1 << 20)
+            except TimeoutError:
+                continue
+    assert 2 <= got.count(b"event: view") <= 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["dashboard", "--port", "000080999"], ["certificates", "d", "--days", "000036999"]],
+)
+def test_a_number_with_many_zeros_is_not_read_in_part(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.make_parser().parse_args(arguments)
+    assert ended.value.code == 2
+    with pytest.raises(ValueError, match="is no address with a port"):
+        endpoint.parse("127.0.0.1:000080999")
 
 
 def test_the_page_is_that_of_the_gateway_and_may_run_its_own_scripts_only(served: Served) -> None:

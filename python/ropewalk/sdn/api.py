@@ -127,7 +127,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
         with self._lock:
             self._clients.add(request)
         # For request and answer together, however slowly they go.
-        ends = threading.Timer(SECONDS_MAX, _shut, (request,))
+        ends = threading.Timer(SECONDS_MAX, shut, (request,))
         ends.daemon = True
         ends.start()
         try:
@@ -144,7 +144,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
         self.count_broken()
 
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401
-        _shut(request)
+        shut(request)
         request.close()
 
     def count_broken(self) -> None:
@@ -156,10 +156,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
         """Ends what is under way."""
         with self._lock:
             for client in self._clients:
-                _shut(client)
+                shut(client)
 
 
-def _shut(client: socket.socket) -> None:
+def shut(client: socket.socket) -> None:
+    """Ends a connection; from any thread."""
     with contextlib.suppress(OSError):
         client.shutdown(socket.SHUT_RDWR)
 

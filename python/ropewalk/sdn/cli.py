@@ -222,15 +222,20 @@ def _add_certificates(commands: Any) -> None:  # noqa: ANN401 - argparse names i
 
 
 def _days(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:6]) <= 36_500:
+    if not _is_short_number(text) or not 0 < int(text) <= 36_500:
         raise argparse.ArgumentTypeError(f"{text} is none of 1 to 36500")
     return int(text)
 
 
 def _port(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:6]) < 65_536:
+    if not _is_short_number(text) or not 0 < int(text) < 65_536:
         raise argparse.ArgumentTypeError(f"{text} is none of 1 to 65535")
     return int(text)
+
+
+def _is_short_number(text: str) -> bool:
+    """Python refuses to read numbers of thousands of digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= 5
 
 
 def _path(given: Path | None) -> Path:

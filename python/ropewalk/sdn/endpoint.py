@@ -61,7 +61,8 @@ def parse(text: str) -> Endpoint:
             raise ValueError(f'"{text}" is no absolute path of at most {_PATH_BYTES_MAX} bytes')
         return Endpoint(path=Path(path))
     host, _, port = text.rpartition(":")
-    if not port.isascii() or not port.isdecimal() or not 0 < int(port[:6]) < 65_536:
+    is_short = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not is_short or not 0 < int(port) < 65_536:
         raise ValueError(f'"{text}" is no address with a port')
     bracketed = host.startswith("[") and host.endswith("]")
     try:

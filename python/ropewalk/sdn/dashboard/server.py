@@ -31,7 +31,7 @@ from ropewalk.sdn.dashboard import view
 CONNECTIONS_MAX = 32
 """At a time; further ones wait in the kernel's queue."""
 SECONDS_MAX = 10.0
-"""In which a browser has to send a part of a request, or to take a part of an answer."""
+"""In which a browser has to send a request, or to take a part of an answer."""
 BODY_MAX = 16 << 10
 """Bytes of a request's body."""
 SESSIONS_MAX = 16
@@ -167,8 +167,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = SECONDS_MAX
 
+    def handle_one_request(self) -> None:
+        """Ends the connection when head and body have not come in time."""
+        # `timeout` is for each part that comes, and there may be one for each byte.
+        self._late = threading.Timer(SECONDS_MAX, api.shut, (self.connection,))
+        self._late.daemon = True
+        self._late.start()
+        try:
+            super().handle_one_request()
+        finally:
+            self._late.cancel()
+
     def do_GET(self) -> None:
         """Pages for all of this machine, and the rest for those who followed the link."""
+        self._late.cancel()
         path = self.path.partition("?")[0]
         name = "index.html" if path == "/" else path.removeprefix("/assets/")
         if self._is_foreign():
@@ -191,14 +203,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Exchanges the token of the link for a cookie; nothing else is taken."""
+        # A body that is not read must not be taken for the next request.
+        self.close_connection = True
+        if self._is_foreign():
+            return
         length = self.headers.get("content-length", "")
-        if not length.isascii() or not length.isdecimal() or int(length[:9]) > BODY_MAX:
-            self.close_connection = True
+        is_short = length.isascii() and length.isdecimal() and len(length) <= 9
+        if not is_short or int(length) > BODY_MAX:
             self._refuse(HTTPStatus.BAD_REQUEST, "a body of a known, small length is needed")
             return
         body = self.rfile.read(int(length))
-        if self._is_foreign():
-            return
+        self._late.cancel()
         if self.path != "/session":
             self._refuse(HTTPStatus.FORBIDDEN, "this link is for looking only")
             return
@@ -268,13 +283,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _is_gone(self) -> bool:
         """Waits for a moment; whether the browser has gone meanwhile, which says no more."""
+        end_s = time.monotonic() + INTERVAL_S
         self.connection.settimeout(INTERVAL_S)
         try:
-            return not self.connection.recv(1)
+            if not self.connection.recv(4096):
+                return True
         except TimeoutError:
             return False
         finally:
             self.connection.settimeout(SECONDS_MAX)
+        # Whoever says something gets no news earlier.
+        time.sleep(max(0.0, end_s - time.monotonic()))
+        return False
 
     def _tell(self, value: object, code: HTTPStatus = HTTPStatus.OK, cookie: str = "") -> None:
         data = json.dumps(value).encode()
