@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
+import hashlib
 import os
 import re
 import signal
@@ -269,7 +271,9 @@ def leaks() -> int:
     found = re.search(
         r"packets (\d+)", output("ip", "netns", "exec", NET, "nft", "list", "ruleset")
     )
-    return int(found[1]) if found else -1
+    if not found:
+        raise RuntimeError(f"{NET}: the rule that counts leaks is gone")
+    return int(found[1])
 
 
 def leaked() -> str:
@@ -289,29 +293,39 @@ LINKS = {
 
 def base(manager: str = "file") -> Path:
     """A directory with Debian, fetched once."""
-    place = CACHE / f"{SUITE}-{manager}"
-    if not place.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(dir=CACHE))
-        packages = ",".join(filter(None, (PACKAGES, (MANAGERS | OTHERS)[manager])))
-        print(f"fetching Debian with {packages}", file=sys.stderr)
-        command = ("mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}")
-        output(*command, SUITE, str(new / "root"), timeout=900)
-        (new / "root").rename(place)
-        new.rmdir()
+    packages = ",".join(filter(None, (PACKAGES, (MANAGERS | OTHERS)[manager])))
+    mark = hashlib.sha256(packages.encode()).hexdigest()[:8]
+    place = CACHE / f"{SUITE}-{manager}-{mark}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # Of runs at the same time one fetches, and the others wait.
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            print(f"fetching Debian with {packages}", file=sys.stderr)
+            command = ("mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}")
+            with tempfile.TemporaryDirectory(dir=CACHE) as new:
+                output(*command, SUITE, f"{new}/root", timeout=900)
+                Path(new, "root").rename(place)
     return place
 
 
 class Machine:
     """A container with systemd as process 1."""
 
-    def __init__(self, name: str, directory: Path, packages: Path, manager: str = "file") -> None:
+    def __init__(self, name: str, directory: Path, packages: Path) -> None:
         self.name, self.packages = name, packages
         self.netns = f"{RUN}-{name}"
         self.place = directory / name
+        self.root = self.place / "root"
+        self.leases = False
+        """Whether the uplinks get addresses and routes by DHCP."""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.leader = 0
+
+    def make(self, manager: str = "file") -> None:
+        """Makes the file system of the machine. `remove` undoes that, also after a failure."""
         for part in ("up", "work", "root"):
             (self.place / part).mkdir(parents=True)
-        self.root = self.place / "root"
         parts = f"lowerdir={base(manager)},upperdir={self.place / 'up'}"
         parts += f",workdir={self.place / 'work'}"
         output("mount", "-t", "overlay", "-o", parts, "overlay", str(self.root))
@@ -320,10 +334,6 @@ class Machine:
             # Only one client at a time.
             for unit in ("NetworkManager", "dhcpcd"):
                 (self.root / f"etc/systemd/system/{unit}.service").symlink_to("/dev/null")
-        self.leases = False
-        """Whether the uplinks get addresses and routes by DHCP."""
-        self.process: subprocess.Popen[bytes] | None = None
-        self.leader = 0
 
     def plug(self) -> None:
         """Gives the machine its links, with addresses and routes as DHCP would."""
@@ -373,6 +383,9 @@ class Machine:
                 start_new_session=True,
             )
         wait(f"{self.name} starts", self.find_leader, 10)
+        if not self.leader:
+            console_text = (self.place / "console").read_text(errors="replace")
+            raise RuntimeError(f"{self.name}: no process 1\n{console_text[-2000:]}")
         # systemd-nspawn shows another number of the machine's start than the /proc of a unit does.
         self.run("umount /proc/sys/kernel/random/boot_id")
         wait(f"{self.name} is up", lambda: "starting" not in self.state() and self.is_up())
@@ -419,8 +432,12 @@ class Machine:
     def stop(self) -> None:
         """Switches the machine off."""
         if self.process:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.leader, signal.SIGRTMIN + 4)
+            # A number of 0 would mean this program and those it has started.
+            if self.leader:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.leader, signal.SIGRTMIN + 4)
+            else:
+                self.process.terminate()
             try:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
@@ -438,8 +455,10 @@ class Machine:
 
     def remove(self) -> None:
         """Leaves nothing of the machine."""
-        self.stop()
-        output("umount", str(self.root), check=False)
+        try:
+            self.stop()
+        finally:
+            output("umount", str(self.root), check=False)
 
     def network(self) -> str:
         """Interfaces, routes, rules, firewall and settings, in words that can be compared."""
@@ -475,7 +494,11 @@ def machines(
     names: list[str], packages: Path, manager: str = "file", leases: bool = False
 ) -> Iterator[dict[str, Machine]]:
     """Machines that run, for as long as this lasts."""
-    with provider(), tempfile.TemporaryDirectory(dir=CACHE) as directory:
+    with (
+        provider(),
+        tempfile.TemporaryDirectory(dir=CACHE) as directory,
+        contextlib.ExitStack() as undo,
+    ):
         serve_who()
         for address in ANSWERS:
             serve_names(address)
@@ -483,17 +506,17 @@ def machines(
         try:
             for name in names:
                 kind = "file" if name == "hub" and manager in MANAGERS else manager
-                made[name] = Machine(name, Path(directory), packages, kind)
+                made[name] = Machine(name, Path(directory), packages)
+                undo.callback(made[name].remove)
+                made[name].make(kind)
                 made[name].leases = leases and name == "site"
                 made[name].start()
             yield made
         except RuntimeError as error:
             claim("every command succeeds", False, str(error))
             for name, machine in made.items():
-                print(log_of(machine, f"ropewalk-{name}"))
-        finally:
-            for machine in made.values():
-                machine.remove()
+                if machine.leader:
+                    print(log_of(machine, f"ropewalk-{name}"))
 
 
 def configure(hub: Machine, site: Machine, network: str) -> None:
