@@ -30,7 +30,7 @@ from machinery import (
     wait,
     who,
 )
-from supervision import Escapes
+from supervision import Escapes, down
 
 NETWORKD = """\
 for n in 0 1; do
@@ -236,9 +236,7 @@ def leases(
     escapes.stopped = True
     escapes.thread.join()
     escapes.claim(f"{client}: while it is stopped")
-    site.run("ropewalk down")
-    direct = who(site.netns)
-    claim(f"{client}: after `down` connections leave over the uplink", "192.168." in direct, direct)
+    down(site, client)
     names(site, f"{client}: after `down`", UPLINK_RESOLVER)
     changed = difference(before, settings(site))
     claim(f"{client}: rules, firewall and settings are as before", not changed, changed)

@@ -47,6 +47,8 @@ STATE = "/var/lib/ropewalk"
 KEYS = "/etc/ropewalk/keys"
 SMALL = "/run/small"
 """A file system of 2 MiB, with the state and the keys of a machine."""
+MEMORY = Path("/sys/fs/cgroup/memory")
+"""The memory controller of cgroup version 1."""
 
 
 class Escapes:
@@ -65,7 +67,9 @@ class Escapes:
         """Tries each way of a program: by the routes, and bound to each uplink."""
         while not self.stopped:
             with contextlib.suppress(OSError), Path("/run/netns", self.netns).open() as file:
-                ctypes.CDLL(None).setns(file.fileno(), 0x40000000)
+                # The machine may be off, and nothing may be sent from another network.
+                if ctypes.CDLL(None).setns(file.fileno(), 0x40000000):
+                    raise OSError(f"no namespace {self.netns}")
                 for interface in ("", "eth0", "eth1"):
                     self.send(socket.AF_INET, interface, (SERVER, 9), (UPLINK_RESOLVER, 53))
                     self.send(socket.AF_INET6, interface, ("2001:db8:ffff::1", 9))
@@ -85,8 +89,18 @@ class Escapes:
         """Claims that nothing left since the last claim."""
         tries, now = self.tries, leaks()
         beside = now - self.counted
-        claim(f"{what}: {beside} of {tries} packets left beside the tunnel", beside == 0, leaked())
+        text = f"{what}: {beside} of {tries} packets left beside the tunnel"
+        claim(text, beside == 0 and tries > 0, leaked())
         self.tries, self.counted = self.tries - tries, now
+
+
+def down(site: Machine, what: str) -> None:
+    """Takes the tunnel down for good, and claims that what leaves then is counted."""
+    site.run("ropewalk down")
+    before, direct = leaks(), who(site.netns)
+    text = f"{what}: after `down` connections leave over the uplink"
+    claim(text, direct.startswith("192.168."), direct)
+    claim(f"{what}: after `down` what leaves is counted", leaks() > before, leaked())
 
 
 def unit(machine: Machine) -> str:
@@ -248,25 +262,23 @@ def small(machine: Machine) -> Iterator[None]:
     with image.open("wb") as file:
         file.truncate(2 << 20)
     output("mkfs.ext4", "-q", "-m", "0", "-b", "1024", "-O", "^has_journal", str(image))
-    device = output("losetup", "--find", "--show", str(image)).strip()
-    number = Path(device).stat().st_rdev
     name = unit(machine)
-    both = ((STATE, f"{SMALL}/state"), (KEYS, f"{SMALL}/keys"))
-    try:
+    with contextlib.ExitStack() as undo:
+        device = output("losetup", "--find", "--show", str(image)).strip()
+        undo.callback(output, "losetup", "--detach", device)
+        number = Path(device).stat().st_rdev
         machine.run(
             f"mknod /dev/small b {os.major(number)} {os.minor(number)}; mkdir -p {SMALL};"
             f"systemctl stop {name}; mount /dev/small {SMALL}"
         )
-        for place, inside in both:
+        undo.callback(machine.run, f"umount {SMALL}; rm /dev/small; systemctl start {name}")
+        for place, inside in ((STATE, f"{SMALL}/state"), (KEYS, f"{SMALL}/keys")):
             machine.run(f"cp -a {place} {inside}; mount --bind {inside} {place}")
+            back = f"umount {place}; rm -rf {place}/*; cp -a {inside}/. {place}/"
+            undo.callback(machine.run, back)
+        undo.callback(machine.run, f"systemctl stop {name}")
         machine.run(f"systemctl start {name}")
         yield
-    finally:
-        machine.run(f"systemctl stop {name}")
-        for place, inside in both:
-            machine.run(f"umount {place}; rm -rf {place}/*; cp -a {inside}/. {place}/")
-        machine.run(f"umount {SMALL}; rm /dev/small; systemctl start {name}")
-        output("losetup", "--detach", device)
 
 
 def fill(machine: Machine) -> str:
@@ -348,7 +360,7 @@ def room(hub: Machine, site: Machine) -> None:
 @contextlib.contextmanager
 def bounded(pids: list[int]) -> Iterator[Path]:
     """A memory group of the kernel with these processes. What they have already is not of it."""
-    group = Path(f"/sys/fs/cgroup/memory/{RUN}")
+    group = MEMORY / RUN
     group.mkdir()
     try:
         (group / "memory.swappiness").write_text("0")
@@ -358,7 +370,9 @@ def bounded(pids: list[int]) -> Iterator[Path]:
         yield group
     finally:
         for left in (group / "cgroup.procs").read_text().split():
-            Path("/sys/fs/cgroup/memory/cgroup.procs").write_text(left)
+            # It may have ended meanwhile.
+            with contextlib.suppress(ProcessLookupError):
+                (MEMORY / "cgroup.procs").write_text(left)
         group.rmdir()
 
 
@@ -477,3 +491,4 @@ def supervision(options: argparse.Namespace) -> None:
                 begin = time.monotonic()
                 PARTS[part](hub, site)
                 print(f"      {part}: {time.monotonic() - begin:.0f} s", flush=True)
+            down(site, "supervision")
