@@ -31,6 +31,8 @@ cp -a /etc "{files}/etc"
 mount --bind "{files}/etc" /etc
 for directory in /run /var/lib /var/log; do mount -t tmpfs tmpfs $directory; done
 printf '127.0.0.1 localhost\\n{hub} hub.example.org\\n{harbour} relay.example.org\\n' >/etc/hosts
+# A file of its own, whatever looks after that of this machine.
+rm -f /etc/resolv.conf && echo 'nameserver 192.0.2.1' >/etc/resolv.conf
 ip link set lo up
 mkdir "{files}/home"
 cd "{files}/home"

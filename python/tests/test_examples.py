@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import time
 import tomllib
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(os.environ.get("ROPEWALK_PROGRAMS", ROOT / "target/release")).resolve()
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.md"))
 
+RESOLV_CONF = Path("/etc/resolv.conf")
+
 Make = Callable[..., Example]
 
 
@@ -29,6 +32,7 @@ Make = Callable[..., Example]
 def make(tmp_path: Path) -> Iterator[Make]:
     """Makes the machines of an example."""
     made: list[Example] = []
+    names = RESOLV_CONF.read_bytes() if RESOLV_CONF.exists() else None
 
     def begin(name: str, *others: str) -> Example:
         made.append(Example(name, tmp_path / name, PROGRAMS, others))
@@ -37,12 +41,26 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield begin
     for example in made:
         example.end()
+    # Each machine of an example has its own.
+    assert (RESOLV_CONF.read_bytes() if RESOLV_CONF.exists() else None) == names
 
 
 def play(example: Example, section: str) -> None:
     """Runs the commands of a section of the page."""
     text = page_of(example.name).split(f"\n## {section}\n")[1].split("\n## ")[0]
     test_docs.play(example, test_docs.steps_in(text))
+
+
+def asks_the_name_server_of_its_file(example: Example, machine: str) -> bool:
+    """Whether the one of `dns` has taken the place of those that an uplink gave."""
+    [server] = tomllib.loads((EXAMPLES / example.name / "site.toml").read_text())["network"]["dns"]
+    must(
+        example.machines[machine],
+        f"for try in $(seq 50); do grep -qx 'nameserver {server}' {RESOLV_CONF} && break; "
+        "sleep 0.1; done",
+    )
+    _, text = example.machines[machine].run(f"grep ^nameserver {RESOLV_CONF}")
+    return text == f"nameserver {server}\n"
 
 
 def mbit(samples: list[int]) -> float:
@@ -72,6 +90,7 @@ def test_a_van_spends_lte_only_while_the_campsite_does_not_work(make: Make) -> N
     )
     play(example, "Set up")
     example.until_up("van", "wwan0")
+    assert asks_the_name_server_of_its_file(example, "van")
     assert example.paths("van")["wlan0"]["state"] != "up"
     must(example.net, "nft delete table ip camp")
     example.until_up("van", "wlan0", "wwan0")
@@ -126,6 +145,7 @@ def test_a_call_from_home_lasts_beside_uploads_and_when_dsl_fails(make: Make) ->
     example = make("home-office")
     play(example, "Set up")
     example.until_up("desk", "eth0", "wwan0")
+    assert asks_the_name_server_of_its_file(example, "desk")
     before = used(example, "desk", "wwan0")
     upload = example.start("desk", f"upload {INTERNET} 3500000")
     download = example.start("desk", f"download {INTERNET} 10")
@@ -156,6 +176,7 @@ def test_a_ships_download_lasts_from_lte_to_satellite_and_through_an_outage(make
     example = make("ship")
     play(example, "Set up")
     example.until_up("ship", "wwan0", "sat0")
+    assert asks_the_name_server_of_its_file(example, "ship")
     before = used(example, "ship", "sat0")
     coast, satellite = example.wires["ship", "wwan0"], example.wires["ship", "sat0"]
     download = example.start("ship", f"download {INTERNET} 19")
@@ -185,6 +206,7 @@ def test_live_video_arrives_whole_over_three_modems_and_stays_when_one_fails(mak
     example = make("studio")
     play(example, "Set up")
     example.until_up("studio", "wwan0", "wwan1", "wwan2")
+    assert asks_the_name_server_of_its_file(example, "studio")
     # By the shares of the data plans.
     must(example.machines["studio"], "ropewalk scheduler weighted-round-robin --direction send")
     before = {uplink: path["tx_bytes"] for uplink, path in example.paths("studio").items()}
@@ -271,6 +293,16 @@ def test_a_lab_forecasts_and_then_measures_what_two_recordings_carry(make: Make)
     print(f"lab: {rates}")
     assert rates["auto"] > 15, rates
     assert min(rates.values()) > 3, rates
+    # What the page says ends all of it.
+    end = re.search(r"- To end: `(.+?)`, then `(.+?)`", page_of("lab"))
+    assert end
+    for command in end.groups():
+        must(box, command)
+    code, said = box.run(
+        "sleep 0.5; pgrep -l 'ropewalk|iperf3'; ls -A links.pid /etc/ropewalk; ip netns"
+    )
+    assert "ropewalk" not in said.replace("/etc/ropewalk", ""), said
+    assert "iperf3" not in said and "hub" not in said and "site" not in said, said
 
 
 @pytest.mark.parametrize("name", NAMES)
