@@ -107,6 +107,13 @@ def ansible(options: argparse.Namespace) -> None:
         other = play("--limit", "site")
         claim(f"another setting is written: {changed(other)}", changed(other) == {"site": (2, 0)},
               other[-4000:])  # fmt: skip
+        site.run("cp /etc/ropewalk/site.toml /root/")
+        inventory.write_text(inventory.read_text().replace("quota_gb: 30", "quota: 30"))
+        for time_of in ("first", "second"):
+            bad = play("--limit", "site")
+            refused = changed(bad) == {"site": (0, 1)} and "unknown key" in bad
+            claim(f"a wrong setting is refused, the {time_of} time", refused, bad[-4000:])
+        site.run("cmp /etc/ropewalk/site.toml /root/site.toml")
         wait(
             "the site is up again", lambda: "of 30.0 GB" in site.run("ropewalk status", check=False)
         )
