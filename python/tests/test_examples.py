@@ -94,6 +94,9 @@ def test_a_van_spends_lte_only_while_the_campsite_does_not_work(make: Make) -> N
     assert example.paths("van")["wlan0"]["state"] != "up"
     must(example.net, "nft delete table ip camp")
     example.until_up("van", "wlan0", "wwan0")
+    # A network behind the router counts when it has been there for 10 s.
+    van = example.machines["van"]
+    must(van, "until ropewalk status | grep 192.168.50.0/24; do sleep 0.2; done")
     spent = used(example, "van", "wwan0")
     download = example.start("phone", f"download {INTERNET} 9")
     time.sleep(4)
@@ -103,7 +106,8 @@ def test_a_van_spends_lte_only_while_the_campsite_does_not_work(make: Make) -> N
     before, after = samples[10:35], samples[60:]
     print(f"van: {mbit(before):.1f} Mbit/s, {spent} bytes over LTE; then {mbit(after):.1f} Mbit/s")
     print(f"van: silent for {silence(samples[5:]):.1f} s at most")
-    assert mbit(before) > 0.5 * 10, samples
+    # Over Wi-Fi, from the beginning.
+    assert 0.5 * 10 < mbit(before) < 10, samples
     assert spent < 0.02 * sum(samples[:35]), spent
     assert mbit(after) > 0.5 * 16, samples
     assert silence(samples[5:]) < 3, samples
