@@ -14,6 +14,7 @@ mod path;
 mod random;
 mod rate;
 mod registry;
+mod shared;
 mod steps;
 mod time;
 
@@ -26,6 +27,7 @@ pub use path::PathSnapshot;
 pub use random::Random;
 pub use rate::Rate;
 pub use registry::{CongestionControl, SchedulerKind};
+pub use shared::{PortBlock, port_of_receiver, port_of_sender};
 pub use steps::{count_steps, steps};
 pub use time::Instant;
 

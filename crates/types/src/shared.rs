@@ -1,0 +1,240 @@
+//! IPv4 addresses that several hosts share, each with a block of ports of its own (RFC 7597).
+//!
+//! A packet of a shared address belongs to whoever has the port. An ICMP query has an identifier in the place of the
+//! port. An ICMP error belongs to the sender of the packet that it quotes (RFC 7597 §8.2).
+
+use std::net::Ipv4Addr;
+
+use crate::flow::PacketInfo;
+
+/// The ports of a shared address that belong to one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortBlock {
+    /// The shared address.
+    pub address: Ipv4Addr,
+    /// First port of the block, from 1.
+    pub first: u16,
+    /// Last port of the block, not below `first`.
+    pub last: u16,
+}
+
+impl PortBlock {
+    /// Whether a port of the shared address belongs to the block.
+    #[must_use]
+    pub const fn has(&self, port: u16) -> bool {
+        self.first <= port && port <= self.last
+    }
+
+    /// Whether the two blocks have a port in common.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.address == other.address && self.first <= other.last && other.first <= self.last
+    }
+
+    /// Whether `packet` comes from the block: `info` is what [`PacketInfo::parse`] says of it.
+    #[must_use]
+    pub fn sends(&self, packet: &[u8], info: &PacketInfo) -> bool {
+        let source = info.flow.source.last_chunk() == Some(&self.address.octets());
+        !info.v6 && source && port_of_sender(packet, info).is_some_and(|port| self.has(port))
+    }
+}
+
+impl std::fmt::Display for PortBlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}-{}", self.address, self.first, self.last)
+    }
+}
+
+const PROTOCOL_ICMP: u8 = 1;
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+const ECHO_REPLY: u8 = 0;
+const ECHO_REQUEST: u8 = 8;
+/// ICMP errors quote a packet after their header (RFC 792).
+const ERRORS: [u8; 3] = [3, 11, 12];
+const ICMP_HEADER: usize = 8;
+
+/// The port by which the receiver of an IPv4 packet to a shared address is found. `None` for fragments, for
+/// other protocols than TCP, UDP and ICMP, and for ICMP that nobody behind the address has caused.
+#[must_use]
+pub fn port_of_receiver(packet: &[u8], info: &PacketInfo) -> Option<u16> {
+    port(packet, info, 1, ECHO_REPLY)
+}
+
+/// The port by which the sender of an IPv4 packet from a shared address is known; `None` as for
+/// [`port_of_receiver`].
+#[must_use]
+pub fn port_of_sender(packet: &[u8], info: &PacketInfo) -> Option<u16> {
+    port(packet, info, 0, ECHO_REQUEST)
+}
+
+/// `end` is the place of the port: 0 for the source, 1 for the destination. `query` is the ICMP query with an
+/// identifier of that end.
+fn port(packet: &[u8], info: &PacketInfo, end: usize, query: u8) -> Option<u16> {
+    if info.v6 || info.fragment {
+        return None;
+    }
+    let transport = packet.get(info.transport_offset..info.length)?;
+    match info.flow.protocol {
+        PROTOCOL_TCP | PROTOCOL_UDP => read(transport, end * 2),
+        PROTOCOL_ICMP => match *transport.first()? {
+            kind if kind == query => read(transport, 4),
+            // The quoted packet went the other way, and its later part may be missing.
+            kind if ERRORS.contains(&kind) => quoted_port(transport.get(ICMP_HEADER..)?, 1 - end),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The port or the identifier of a packet that an ICMP error quotes, of which only the beginning is there.
+fn quoted_port(packet: &[u8], end: usize) -> Option<u16> {
+    let first = *packet.first()?;
+    let header = usize::from(first & 15) * 4;
+    let later_fragment = read(packet, 6)? & 0x1fff != 0;
+    if first >> 4 != 4 || header < 20 || later_fragment {
+        return None;
+    }
+    let transport = packet.get(header..)?;
+    match packet[9] {
+        PROTOCOL_TCP | PROTOCOL_UDP => read(transport, end * 2),
+        PROTOCOL_ICMP => {
+            let query = if end == 0 { ECHO_REQUEST } else { ECHO_REPLY };
+            (*transport.first()? == query).then(|| read(transport, 4))?
+        }
+        _ => None,
+    }
+}
+
+fn read(bytes: &[u8], at: usize) -> Option<u16> {
+    let two = bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*two))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+    const THERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+    /// An IPv4 packet with these bytes after a header of `words` words of four bytes.
+    fn ip(words: u8, protocol: u8, [from, to]: [Ipv4Addr; 2], contents: &[u8]) -> Vec<u8> {
+        let header = usize::from(words) * 4;
+        let mut packet = vec![0; header];
+        packet[0] = 0x40 | words;
+        let length = u16::try_from(header + contents.len()).expect("short");
+        packet[2..4].copy_from_slice(&length.to_be_bytes());
+        packet[9] = protocol;
+        packet[12..16].copy_from_slice(&from.octets());
+        packet[16..20].copy_from_slice(&to.octets());
+        packet.extend_from_slice(contents);
+        packet
+    }
+
+    fn ports(from: u16, to: u16) -> Vec<u8> {
+        let mut bytes = [from.to_be_bytes(), to.to_be_bytes()].concat();
+        bytes.resize(20, 0);
+        bytes
+    }
+
+    fn icmp(kind: u8, identifier: u16, quoted: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![kind, 0, 0, 0];
+        bytes.extend_from_slice(&identifier.to_be_bytes());
+        bytes.extend_from_slice(&[0, 1]);
+        bytes.extend_from_slice(quoted);
+        bytes
+    }
+
+    fn found(packet: &[u8]) -> [Option<u16>; 2] {
+        let info = PacketInfo::parse(packet).expect("a whole packet");
+        [
+            port_of_sender(packet, &info),
+            port_of_receiver(packet, &info),
+        ]
+    }
+
+    #[test]
+    fn ports_of_both_ends_are_found_behind_options_too() {
+        for (protocol, words) in [(PROTOCOL_TCP, 5), (PROTOCOL_UDP, 5), (PROTOCOL_TCP, 15)] {
+            let packet = ip(words, protocol, [HERE, THERE], &ports(5_000, 443));
+            assert_eq!(found(&packet), [Some(5_000), Some(443)]);
+        }
+    }
+
+    #[test]
+    fn an_echo_belongs_to_who_asked() {
+        let request = ip(5, PROTOCOL_ICMP, [HERE, THERE], &icmp(8, 77, b"data"));
+        let reply = ip(5, PROTOCOL_ICMP, [THERE, HERE], &icmp(0, 77, b"data"));
+        assert_eq!(found(&request), [Some(77), None]);
+        assert_eq!(found(&reply), [None, Some(77)]);
+        let redirect = ip(5, PROTOCOL_ICMP, [THERE, HERE], &icmp(5, 77, &request));
+        assert_eq!(found(&redirect), [None, None]);
+    }
+
+    #[test]
+    fn an_error_belongs_to_the_sender_of_what_it_quotes() {
+        let sent = ip(6, PROTOCOL_UDP, [HERE, THERE], &ports(5_000, 53));
+        let received = ip(5, PROTOCOL_TCP, [THERE, HERE], &ports(443, 5_001));
+        let asked = ip(5, PROTOCOL_ICMP, [HERE, THERE], &icmp(8, 77, b""));
+        for kind in ERRORS {
+            // Eight bytes of what follows the quoted header are enough (RFC 792).
+            let error = |ends, quoted: &[u8]| ip(5, PROTOCOL_ICMP, ends, &icmp(kind, 0, quoted));
+            assert_eq!(found(&error([THERE, HERE], &sent[..32]))[1], Some(5_000));
+            assert_eq!(
+                found(&error([HERE, THERE], &received[..28]))[0],
+                Some(5_001)
+            );
+            assert_eq!(found(&error([THERE, HERE], &asked[..28]))[1], Some(77));
+            assert_eq!(
+                found(&error([THERE, HERE], &sent[..24]))[1],
+                None,
+                "cut off"
+            );
+            let mut later = sent.clone();
+            later[7] = 1;
+            assert_eq!(found(&error([THERE, HERE], &later))[1], None, "no ports");
+        }
+    }
+
+    #[test]
+    fn what_has_no_port_belongs_to_nobody() {
+        let mut fragment = ip(5, PROTOCOL_UDP, [HERE, THERE], &ports(5_000, 53));
+        fragment[6] = 0x20;
+        assert_eq!(found(&fragment), [None, None]);
+        let tunnel = ip(5, 47, [HERE, THERE], &ports(5_000, 53));
+        assert_eq!(found(&tunnel), [None, None]);
+        let short = ip(5, PROTOCOL_UDP, [HERE, THERE], &[19]);
+        assert_eq!(found(&short), [None, None]);
+    }
+
+    #[test]
+    fn a_block_sends_from_its_ports_of_its_address_only() {
+        let block = PortBlock {
+            address: HERE,
+            first: 5_000,
+            last: 5_999,
+        };
+        let sends = |from, port| {
+            let packet = ip(5, PROTOCOL_TCP, [from, THERE], &ports(port, 443));
+            block.sends(&packet, &PacketInfo::parse(&packet).expect("whole"))
+        };
+        assert_eq!(
+            [4_999, 5_000, 5_999, 6_000].map(|port| sends(HERE, port)),
+            [false, true, true, false]
+        );
+        assert!(!sends(THERE, 5_000));
+        let next = PortBlock {
+            first: 5_999,
+            last: 6_500,
+            ..block
+        };
+        assert!(block.overlaps(&next) && next.overlaps(&block));
+        let elsewhere = PortBlock {
+            address: THERE,
+            ..block
+        };
+        assert!(!block.overlaps(&elsewhere));
+        assert_eq!(block.to_string(), "203.0.113.7:5000-5999");
+    }
+}
