@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import threading
@@ -379,7 +380,7 @@ def test_recorded_uplinks_are_replayed_alone_and_together_and_drawn(tmp_path: Fi
         run = [*command, "--seconds", "30", *options]
         return subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    done = replay("--json", "--svg", "gain.svg")
+    done = replay("--json", "--svg", "gain.svg", "--html", "gain.html")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     alone = [uplink["download_mbit"] for uplink in found["uplinks"]]
@@ -397,7 +398,17 @@ def test_recorded_uplinks_are_replayed_alone_and_together_and_drawn(tmp_path: Fi
     assert any(text.startswith("b & <b>") for text in texts), texts
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))) == 3
     table = replay()
-    assert f"carry {found['gain']:.2f} times what a carries" in table.stdout, table.stdout
+    words = f"carry {found['gain']:.2f} times what a carries"
+    assert words in table.stdout, table.stdout
+    page = (tmp_path / "gain.html").read_text()
+    assert words in page
+    assert (tmp_path / "gain.svg").read_text() in page
+    # A name of a file is text, and the page needs nothing else.
+    assert '<th scope="row">b &amp; &lt;b&gt;<td>' in page
+    assert "<b>" not in page
+    assert not re.search(r"<script|<link|\b(src|href|on\w+)=|url\(|@import", page)
+    # The table, and behind the picture 3 s in which connections begin and the 30 s that count.
+    assert page.count("<tr>") == 4 + 1 + 33
     for wrong, says in (
         (("c.csv",), "cannot read c.csv"),
         (("a.csv",) * 7, "9 recordings; name those of 2 to 8 uplinks"),

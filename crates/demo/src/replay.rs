@@ -9,7 +9,7 @@ use ropewalk_testbed::programs;
 
 const EXAMPLES: &str = "Examples:
   ropewalk replay wifi.csv lte.csv                 a download and a call, alone and together
-  ropewalk replay a.up b.up --delay 10ms,40ms --svg gain.svg";
+  ropewalk replay a.up b.up --delay 10ms,40ms --html gain.html";
 
 /// Play recorded uplinks: what would they carry alone, and what together through Ropewalk?
 ///

@@ -1,5 +1,7 @@
-//! `ropewalk-sim replay`: recorded uplinks, each alone and all together through the tunnel, as a table and a picture.
+//! `ropewalk-sim replay`: recorded uplinks, each alone and all together through the tunnel, as a table, a picture
+//! and a page.
 
+mod page;
 mod picture;
 
 use std::collections::BTreeSet;
@@ -54,6 +56,9 @@ pub(super) struct ReplayArgs {
     /// Draw the downloads into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Write picture, tables and words into this file, a page for a browser that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print a JSON object instead of the table
     #[arg(long)]
     json: bool,
@@ -128,10 +133,10 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         outcomes.push(Outcome { name, report });
     }
     if let Some(file) = &args.svg {
-        let drawn = picture::draw(&outcomes);
-        std::fs::write(file, drawn).map_err(|error| {
-            Failure(FAILED, format!("cannot write {}: {error}", file.display()))
-        })?;
+        write(file, &picture::draw(&outcomes))?;
+    }
+    if let Some(file) = &args.html {
+        write(file, &page::of(&outcomes, args))?;
     }
     let text = if args.json {
         format!("{}\n", in_json(&outcomes))
@@ -139,6 +144,11 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         table(&outcomes, args.seconds)
     };
     super::write_out(&text)
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(file, text)
+        .map_err(|error| Failure(FAILED, format!("cannot write {}: {error}", file.display())))
 }
 
 /// The uplinks, under the names of their files.
@@ -280,30 +290,33 @@ fn table(outcomes: &[Outcome], seconds: u64) -> String {
             one.in_time() * 100.0
         );
     }
-    if let Some((tunnel, best)) = best(outcomes) {
-        let gain = tunnel.goodput() / best.goodput().max(1e-9);
-        text += &format!(
-            "All uplinks together carry {gain:.2} times what {} carries, the best of them.",
-            best.name
-        );
-        let calls = |share: f64| {
-            if share >= CALL_GOOD {
-                "good"
-            } else {
-                "not good"
-            }
-        };
-        let alone = outcomes[..outcomes.len() - 1]
-            .iter()
-            .map(Outcome::in_time)
-            .fold(0.0, f64::max);
-        text += &format!(
-            " The call is {} ({} over the best uplink for it).\n",
-            calls(tunnel.in_time()),
-            calls(alone)
-        );
-    }
-    text
+    text + &verdict(outcomes) + "\n"
+}
+
+/// What all uplinks together gain, in words.
+fn verdict(outcomes: &[Outcome]) -> String {
+    let Some((tunnel, best)) = best(outcomes) else {
+        return String::new();
+    };
+    let gain = tunnel.goodput() / best.goodput().max(1e-9);
+    let calls = |share: f64| {
+        if share >= CALL_GOOD {
+            "good"
+        } else {
+            "not good"
+        }
+    };
+    let alone = outcomes[..outcomes.len() - 1]
+        .iter()
+        .map(Outcome::in_time)
+        .fold(0.0, f64::max);
+    format!(
+        "All uplinks together carry {gain:.2} times what {} carries, the best of them. The call is {} ({} over the best \
+         uplink for it).",
+        best.name,
+        calls(tunnel.in_time()),
+        calls(alone)
+    )
 }
 
 fn in_json(outcomes: &[Outcome]) -> serde_json::Value {

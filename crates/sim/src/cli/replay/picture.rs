@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::Outcome;
+use super::{Outcome, page};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 320.0;
@@ -113,15 +113,6 @@ fn step(most: f64) -> f64 {
 
 /// The text of a name; longer ones are cut.
 fn escaped(name: &str) -> String {
-    let mut out = String::new();
-    for letter in name.chars().take(16) {
-        match letter {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            letter if letter.is_control() => {}
-            letter => out.push(letter),
-        }
-    }
-    out
+    let cut: String = name.chars().take(16).collect();
+    page::escaped(&cut)
 }
