@@ -9,7 +9,7 @@ use common::loopback;
 use ropewalk_driver::{Event, Owner, Sockets};
 use ropewalk_session::{
     Command, Hub, HubAddresses, HubSettings, Role, Session, Site, SiteDirectory, SiteEntry,
-    SiteSettings,
+    SiteHub, SiteSettings,
 };
 use ropewalk_testkit::packet::inner;
 use ropewalk_types::{Duration, Instant};
@@ -105,9 +105,12 @@ fn pair() -> (Gateway<Hub>, Gateway<Site>) {
     hub.deaf = true;
     let settings = SiteSettings {
         common: common::common(site_key),
-        hub_key: hub_key.public_key(),
-        hub_addresses: Arc::new(HubAddresses::new(&[udp])),
-        tcp_port: tcp.port(),
+        hubs: vec![SiteHub {
+            name: "hub".into(),
+            key: hub_key.public_key(),
+            addresses: Arc::new(HubAddresses::new(&[udp])),
+            tcp_port: tcp.port(),
+        }],
         udp_blocked_fallback: true,
         ipv6: false,
     };

@@ -8,16 +8,19 @@ use std::time::Duration;
 
 use common::{UPLINK, environment, identity, loopback};
 use ropewalk_driver::{Owner, Sockets};
-use ropewalk_session::{Command, HubAddresses, Session, Site, SiteSettings};
+use ropewalk_session::{Command, HubAddresses, Session, Site, SiteHub, SiteSettings};
 use ropewalk_types::Instant;
 
 /// A site with one uplink that looks for its hub at this address.
 fn site(hub: SocketAddr) -> Session<Site> {
     let settings = SiteSettings {
         common: common::common(identity()),
-        hub_key: identity().public_key(),
-        hub_addresses: Arc::new(HubAddresses::new(&[hub])),
-        tcp_port: 0,
+        hubs: vec![SiteHub {
+            name: "hub".into(),
+            key: identity().public_key(),
+            addresses: Arc::new(HubAddresses::new(&[hub])),
+            tcp_port: 0,
+        }],
         udp_blocked_fallback: false,
         ipv6: false,
     };

@@ -156,6 +156,7 @@ fn hello(input: &mut Input<'_>) -> Control {
         scheduler: input.u8(),
         weight: input.u16(),
         name: String::new(),
+        claim: None,
     };
     let name = String::from_utf8_lossy(input.bytes(usize::from(name)));
     let printable = name.chars().filter(|c| !c.is_control());

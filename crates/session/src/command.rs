@@ -7,6 +7,7 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::{CongestionControl, PublicKey};
 use serde::{Deserialize, Serialize};
 
+use crate::claim::Statement;
 use crate::keys::KeyStep;
 
 /// One uplink as the netlink watch sees it and the configuration marks it.
@@ -73,6 +74,9 @@ pub enum Command {
     /// Packets from elsewhere may have this size, bytes. The interface takes them even where the
     /// paths do not, and the tunnel splits them.
     MtuFloor(usize),
+    /// Another hub has learned from a site, or this one knew before it started, which hub serves the site (hub only).
+    /// The answer is 1 if that was news, else 0. The error says whose key or signature is wrong.
+    Claimed(Statement),
     /// Keys change.
     Key(KeyStep),
 }

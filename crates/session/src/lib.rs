@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod claim;
 mod command;
 mod hub;
 mod intake;
@@ -45,6 +46,7 @@ mod site;
 mod status;
 mod tuning;
 
+pub use claim::Statement;
 pub use command::{Command, Uplink};
 #[cfg(debug_assertions)]
 pub use hub::plant_fault;
@@ -60,8 +62,8 @@ pub use ropewalk_transport::{GROUPS, Slice, SocketId, Transmit, group_of};
 pub use session::{Elsewhere, Event, Role, Session};
 pub use settings::{
     CommonSettings, Environment, HubAddresses, HubSettings, JoinSettings, MTU_DEFAULT, MTU_MAX,
-    MTU_MIN, SiteDirectory, SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, WEIGHT_MAX,
-    udp_payload_max,
+    MTU_MIN, SiteDirectory, SiteEntry, SiteHub, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN,
+    WEIGHT_MAX, udp_payload_max,
 };
 pub use site::Site;
 pub use status::SessionStatus;

@@ -185,6 +185,13 @@ impl Peer {
         });
     }
 
+    /// Closes links that were replaced, at once: what comes over them belongs to another count.
+    pub(crate) fn cut_replaced(&mut self, now: Instant, links: &mut Links, reason: &str) {
+        for (link, _, _) in self.draining.drain(..) {
+            links.close(now, link, reason);
+        }
+    }
+
     /// Closes every link.
     pub(crate) fn close_all(&mut self, now: Instant, links: &mut Links, reason: &str) {
         for index in 0..PATHS_MAX {

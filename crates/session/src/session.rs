@@ -11,6 +11,7 @@ use ropewalk_core::tunnel::Observer;
 use ropewalk_transport::{PublicKey, SocketId};
 use ropewalk_types::{Duration, Ecn, Instant};
 
+use crate::claim::Statement;
 use crate::command::Command;
 use crate::intake::{Arrival, Intake, Sender, Share, Work, stream_work};
 use crate::io::{Request, Sockets, StreamId};
@@ -51,6 +52,31 @@ pub enum Event {
         key: PublicKey,
         /// Whether the holder has proved to have that key, too. Earlier versions do not.
         proved: bool,
+    },
+    /// This hub serves a site from now on: packets to these addresses come here (hub only). Comes again when the
+    /// site has claimed this hub anew.
+    Served {
+        /// Name of the site.
+        site: String,
+        /// Its addresses, and the networks behind it.
+        addresses: Vec<IpNet>,
+        /// What the site signed, for the other hubs. Of two hubs that announce the addresses, the one with the higher
+        /// epoch is right. `None` of a site that knows one hub only.
+        statement: Option<Statement>,
+    },
+    /// This hub no longer serves a site: packets to these addresses are to go elsewhere (hub only).
+    Withdrawn {
+        /// Name of the site.
+        site: String,
+        /// Its addresses, and the networks behind it.
+        addresses: Vec<IpNet>,
+    },
+    /// Another hub serves this site from now on (site only).
+    Moved {
+        /// Name of the hub.
+        hub: String,
+        /// What this site has signed.
+        epoch: u64,
     },
     /// Keys change.
     Key(KeyEvent),

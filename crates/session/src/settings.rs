@@ -83,17 +83,26 @@ pub struct CommonSettings {
 pub struct SiteSettings {
     /// What both roles have in common.
     pub common: CommonSettings,
-    /// The hub's public key: the only one accepted.
-    pub hub_key: PublicKey,
-    /// Where the hub's UDP port is reached. Never empty at start; may change while running.
-    pub hub_addresses: Arc<HubAddresses>,
-    /// TCP port at the same addresses for TLS, where UDP is blocked.
-    pub tcp_port: u16,
+    /// The hubs that may serve the site, the home first, then the spare; never empty. Further ones are not used.
+    pub hubs: Vec<SiteHub>,
     /// Whether a path may fall back to TLS over TCP.
     pub udp_blocked_fallback: bool,
     /// Whether this machine can have IPv6 addresses; those that the hub assigns are left out
     /// otherwise.
     pub ipv6: bool,
+}
+
+/// A hub as a site knows it.
+#[derive(Clone, Debug)]
+pub struct SiteHub {
+    /// Name, for people.
+    pub name: String,
+    /// The hub's public key: the only one accepted at its addresses.
+    pub key: PublicKey,
+    /// Where the hub's UDP port is reached. Never empty at start; may change while running.
+    pub addresses: Arc<HubAddresses>,
+    /// TCP port at the same addresses for TLS, where UDP is blocked.
+    pub tcp_port: u16,
 }
 
 /// What a hub is given.

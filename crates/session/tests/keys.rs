@@ -117,6 +117,9 @@ impl Scene {
                 | Event::TunnelUp { .. }
                 | Event::TunnelDown { .. }
                 | Event::MtuChanged(_)
+                | Event::Served { .. }
+                | Event::Withdrawn { .. }
+                | Event::Moved { .. }
                 | Event::Key(_) => {}
             }
         }
@@ -149,6 +152,9 @@ impl Scene {
                 | Event::TunnelUp { .. }
                 | Event::TunnelDown { .. }
                 | Event::MtuChanged(_)
+                | Event::Served { .. }
+                | Event::Withdrawn { .. }
+                | Event::Moved { .. }
                 | Event::Enrol { .. }
                 | Event::Key(_) => {}
             }

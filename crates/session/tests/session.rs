@@ -313,6 +313,9 @@ fn a_site_connects_every_uplink_and_learns_its_address() {
             | Event::TunnelDown { .. }
             | Event::MtuChanged(_)
             | Event::Enrol { .. }
+            | Event::Served { .. }
+            | Event::Withdrawn { .. }
+            | Event::Moved { .. }
             | Event::Key(_) => None,
         });
     let address = assigned.expect("the hub says which address")[0].addr();

@@ -272,6 +272,7 @@ impl<'a> Host<'a> {
             scheduler: 0,
             weight: 0,
             name: "path0".into(),
+            claim: None,
         };
         emit_control(&Control::Hello(hello), &mut bytes);
         self.send(bytes);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ropewalk_core::tunnel::PathState;
 use ropewalk_driver::{Owner, Ready, Sockets};
 use ropewalk_session::{
-    Command, CommonSettings, Environment, Event, HubAddresses, Session, Site, SiteSettings, Slice,
-    Uplink,
+    Command, CommonSettings, Environment, Event, HubAddresses, Session, Site, SiteHub,
+    SiteSettings, Slice, Uplink,
 };
 use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Random};
@@ -149,9 +149,12 @@ impl SwarmSite {
                 congestion: CongestionControl::default(),
                 mtu: None,
             },
-            hub_key: setting.hub_key,
-            hub_addresses: Arc::clone(&setting.hub),
-            tcp_port: 0,
+            hubs: vec![SiteHub {
+                name: "hub".into(),
+                key: setting.hub_key,
+                addresses: Arc::clone(&setting.hub),
+                tcp_port: 0,
+            }],
             udp_blocked_fallback: false,
             ipv6: false,
         };

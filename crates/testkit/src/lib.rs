@@ -31,4 +31,6 @@ pub use host::Host;
 pub use packet::Packet;
 pub use pair::{Machine, Outbound, Pair};
 #[cfg(feature = "session")]
-pub use world::{End, Fate, HUB_INNER, HUB_TCP, HUB_UDP, Neighbour, SITE_HOSTS, Spec, Tap, World};
+pub use world::{
+    End, Fate, HOME, HUB_INNER, HUB_TCP, HUB_UDP, Neighbour, SITE_HOSTS, SPARE, Spec, Tap, World,
+};

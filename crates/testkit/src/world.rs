@@ -1,4 +1,6 @@
-//! A hub, its sites and the links between them.
+//! A hub, its sites and the links between them. A second hub may stand by.
+
+mod hubs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,13 +19,15 @@ use ropewalk_netem::{
     Selector, Side,
 };
 use ropewalk_session::{
-    Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, JoinSettings, Joining,
-    Peer, Session, Site, SiteDirectory, SiteEntry, SiteSettings, Slice, Uplink,
+    Command, CommonSettings, Environment, Hub, JoinSettings, Joining, Peer, Session, Site,
+    SiteDirectory, SiteEntry, SiteSettings, Slice, Uplink,
 };
 use ropewalk_transport::{CongestionControl, Identity};
-use ropewalk_types::{Duration, Ecn, Instant, Random};
-use ropewalk_wire::Versions;
+use ropewalk_types::{Duration, Ecn, Instant, Random, destination_of};
+use ropewalk_wire::{HEADROOM, Versions};
 
+pub use self::hubs::{HOME, SPARE};
+use self::hubs::{InnerRoutes, Part};
 use crate::host::{Host, Outgoing};
 use crate::joint::Joint;
 use crate::packet::{Packet, inner};
@@ -33,6 +37,7 @@ pub const HUB_UDP: SocketAddr = SocketAddr::new(IpAddr::V4(HUB_IP), 4_443);
 /// Where the hub listens for TCP.
 pub const HUB_TCP: SocketAddr = SocketAddr::new(IpAddr::V4(HUB_IP), 443);
 const HUB_IP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+const SPARE_IP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 /// The hub's inner address.
 pub const HUB_INNER: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
 /// The network of the first site's hosts, if it has any.
@@ -71,6 +76,8 @@ pub struct Spec {
     pub hub_memory: u64,
     /// What all gateways hold while there is no path.
     pub hold: Limits,
+    /// There is a second hub with the same sites: their spare.
+    pub spare: bool,
     /// Further sites, numbered after the others.
     pub neighbours: Vec<Neighbour>,
 }
@@ -141,6 +148,7 @@ impl Default for Spec {
             hosts: false,
             hub_memory: 1 << 30,
             hold: Limits::default(),
+            spare: false,
             neighbours: Vec::new(),
         }
     }
@@ -217,11 +225,18 @@ pub struct World {
     now: Instant,
     base: std::time::Instant,
     random: Random,
-    hub: Option<Host<Hub>>,
+    /// The home of all sites, and their spare.
+    hubs: [Option<Host<Hub>>; 2],
     hub_identity: Identity,
+    spare_identity: Option<Identity>,
+    /// Whether packets between each hub and sites vanish.
+    cut: [bool; 2],
+    /// Where inner packets from outside go.
+    inner_routes: InnerRoutes,
     directory: Arc<SiteDirectory>,
     places: Vec<Place>,
-    /// When each component has something to do: 0 is the hub, then the sites in their order.
+    /// When each component has something to do: 0 is the home, then the sites in their order, and the spare if there is
+    /// one.
     due: BTreeSet<(Instant, usize)>,
     due_at: Vec<Instant>,
     /// When each session wants its timers looked at, as of its last turn.
@@ -284,16 +299,20 @@ impl World {
             weight: 1,
             rate: None,
         });
-        let count = places.len();
+        let spare_identity = spec.spare.then(|| identity(&mut random));
+        let count = places.len() + usize::from(spec.spare);
         let mut world = Self {
             now: Instant::ZERO,
             base: std::time::Instant::now(),
-            hub: None,
+            hubs: [None, None],
             hub_identity,
+            spare_identity,
+            cut: [false; 2],
+            inner_routes: InnerRoutes::default(),
             directory: Arc::new(SiteDirectory::new(entries.collect())),
             due: BTreeSet::new(),
-            due_at: vec![Instant::FAR_FUTURE; 1 + places.len()],
-            timers: vec![Instant::FAR_FUTURE; 1 + places.len()],
+            due_at: vec![Instant::FAR_FUTURE; 1 + count],
+            timers: vec![Instant::FAR_FUTURE; 1 + count],
             routes: routes(&places),
             places,
             random,
@@ -312,6 +331,9 @@ impl World {
             out: Vec::new(),
         };
         world.start_hub();
+        if spec.spare {
+            world.start_spare();
+        }
         for site in 0..world.places.len() {
             world.start_site(site);
         }
@@ -369,24 +391,12 @@ impl World {
     pub fn start_hub(&mut self) {
         let session = self.random.next_u64() | 1;
         let environment = self.environment(session);
-        let settings = HubSettings {
-            common: self.common(self.hub_identity.clone(), Side::Down),
-            listen: vec![HUB_UDP],
-            tcp_listen: vec![HUB_TCP],
-            addresses: vec![(IpAddr::V4(HUB_INNER)).into()],
-            sites: Arc::clone(&self.directory),
-            memory: self.spec.hub_memory,
-        };
+        let settings = self.hub_settings(HOME);
         let mut session = Session::hub(settings, &environment).expect("a valid key");
         if let Some(versions) = self.versions[0] {
             session.speak(versions);
         }
-        let mut host = Host::new(session, 0);
-        if self.fates.is_some() {
-            host.keep_released();
-        }
-        self.hub = Some(host);
-        self.turn(0);
+        self.put_hub(HOME, session);
     }
 
     /// From its next start on site `site`, or the hub, speaks these versions of the wire only, as a program of
@@ -397,8 +407,7 @@ impl World {
 
     /// Kills the hub: nobody is told.
     pub fn kill_hub(&mut self) {
-        self.hub = None;
-        self.turn(0);
+        self.put_out(HOME);
     }
 
     /// Starts a site, again if it ran. It gets its uplinks.
@@ -411,9 +420,7 @@ impl World {
         let common = self.common(self.places[site].identity.clone(), Side::Up);
         let settings = SiteSettings {
             common,
-            hub_key: self.hub_identity.public_key(),
-            hub_addresses: Arc::new(HubAddresses::new(&[HUB_UDP])),
-            tcp_port: HUB_TCP.port(),
+            hubs: self.site_hubs(),
             udp_blocked_fallback: true,
             ipv6: true,
         };
@@ -485,7 +492,7 @@ impl World {
     /// Stops the hub in the same way.
     pub fn stop_hub(&mut self) -> [usize; 2] {
         let mut left = [0; 2];
-        if let Some(hub) = &mut self.hub {
+        if let Some(hub) = &mut self.hubs[HOME] {
             hub.shutdown(self.now);
             left = [hub.udp_sockets(), hub.tcp_connections()];
         }
@@ -503,7 +510,7 @@ impl World {
     /// Whether the hub runs.
     #[must_use]
     pub const fn hub_runs(&self) -> bool {
-        self.hub.is_some()
+        self.hubs[HOME].is_some()
     }
 
     /// Lets a gateway stand still until then, as a suspended machine: of site `site`, or the hub. What comes
@@ -524,7 +531,7 @@ impl World {
     /// When it does not run.
     #[must_use]
     pub const fn hub(&self) -> &Host<Hub> {
-        self.hub.as_ref().expect("the hub runs")
+        self.hubs[HOME].as_ref().expect("the hub runs")
     }
 
     /// The hub, to do something to it; call [`Self::touch_hub`] afterwards.
@@ -532,7 +539,7 @@ impl World {
     /// # Panics
     /// When it does not run.
     pub const fn hub_mut(&mut self) -> &mut Host<Hub> {
-        self.hub.as_mut().expect("the hub runs")
+        self.hubs[HOME].as_mut().expect("the hub runs")
     }
 
     /// A site.
@@ -595,11 +602,16 @@ impl World {
 
     fn reload_sites(&mut self) {
         let now = self.now;
-        if let Some(hub) = &mut self.hub {
+        if let Some(hub) = &mut self.hubs[HOME] {
             let reload = ropewalk_session::Command::ReloadSites;
             hub.session.handle_command(now, reload).ok();
         }
         self.turn(0);
+        if let Some(spare) = &mut self.hubs[SPARE] {
+            let reload = ropewalk_session::Command::ReloadSites;
+            spare.session.handle_command(now, reload).ok();
+            self.turn(self.component_of(SPARE));
+        }
     }
 
     /// Lets a site in, or shuts it out, at the hub, which reads its list of sites anew.
@@ -620,7 +632,7 @@ impl World {
 
     /// Tells the hub that more waits at its sockets than it can work off.
     pub fn let_hub_fall_behind(&mut self) {
-        if let Some(hub) = &mut self.hub {
+        if let Some(hub) = &mut self.hubs[HOME] {
             hub.session.handle_backlog(1.0);
         }
     }
@@ -636,17 +648,18 @@ impl World {
         self.turn(1 + site);
     }
 
-    /// The same from the hub to a site; nothing while the hub is down.
+    /// The same to a site from the hub that serves it; nothing while that hub is down.
     pub fn send_down(&mut self, site: usize, first: u64, count: u64) {
         let now = self.now;
         let destination = Self::inner_address(site);
+        let to = self.inner_routes.hub(destination.into());
         for number in first..first + count {
             let packet = inner(HUB_INNER, destination, number, 500);
-            if let Some(hub) = &mut self.hub {
+            if let Some(hub) = &mut self.hubs[to] {
                 hub.session.handle_inner(now, packet, false);
             }
         }
-        self.turn(0);
+        self.turn(self.component_of(to));
     }
 
     /// Changes both directions of an uplink's link, or one of them.
@@ -801,7 +814,7 @@ impl World {
     /// becomes of the outer packets of the first site is recorded.
     pub fn keep_packets(&mut self) {
         self.fates = Some(Vec::new());
-        if let Some(hub) = &mut self.hub {
+        for hub in self.hubs.iter_mut().flatten() {
             hub.keep_released();
         }
         for place in &mut self.places {
@@ -935,19 +948,24 @@ impl World {
         self.now = now.max(self.now);
         let component = match side {
             Side::Up => 1 + site,
-            Side::Down => 0,
+            Side::Down => {
+                let to = data.get(HEADROOM..).and_then(destination_of);
+                self.component_of(to.map_or(HOME, |to| self.inner_routes.hub(to)))
+            }
         };
         if self.sleeps(component) {
             return;
         }
-        match (component.checked_sub(1), &mut self.hub) {
-            (Some(site), _) => {
+        match self.part(component) {
+            Part::Site(site) => {
                 if let Some(host) = &mut self.places[site].host {
                     host.session.handle_inner(self.now, data, false);
                 }
             }
-            (None, Some(hub)) => hub.session.handle_inner(self.now, data, false),
-            (None, None) => return,
+            Part::Hub(hub) => match &mut self.hubs[hub] {
+                Some(hub) => hub.session.handle_inner(self.now, data, false),
+                None => return,
+            },
         }
         self.touch(component);
     }
@@ -968,10 +986,12 @@ impl World {
     /// Inner packets that the gateway at the end of `side` let through since the last call: the
     /// hub for those that go up.
     pub fn take_released(&mut self, site: usize, side: Side, take: impl FnMut(Bytes)) {
-        match (side, &mut self.hub) {
-            (Side::Up, Some(hub)) => hub.take_released().for_each(take),
-            (Side::Up, None) => {}
-            (Side::Down, _) => {
+        match side {
+            Side::Up => {
+                let hubs = self.hubs.iter_mut().flatten();
+                hubs.flat_map(Host::take_released).for_each(take);
+            }
+            Side::Down => {
                 if let Some(host) = &mut self.places[site].host {
                     host.take_released().for_each(take);
                 }
@@ -983,7 +1003,7 @@ impl World {
     #[must_use]
     pub fn has_released(&self, site: usize) -> bool {
         let host = self.places[site].host.as_ref();
-        self.hub.as_ref().is_some_and(Host::has_released)
+        self.hubs.iter().flatten().any(Host::has_released)
             || host.is_some_and(Host::has_released)
             || self.joint.as_ref().is_some_and(Joint::has_beside)
     }
@@ -993,7 +1013,9 @@ impl World {
     pub fn tunnels(&self, site: usize) -> [Option<&Tunnel>; 2] {
         let name = format!("site{site}");
         let host = self.places[site].host.as_ref();
-        let peers = self.hub.iter().flat_map(|hub| hub.session.role().peers());
+        let peers = self.hubs[HOME]
+            .iter()
+            .flat_map(|hub| hub.session.role().peers());
         let mut peers = peers.filter(|peer| peer.name() == name);
         [
             host.map(|host| host.session.role().peer().tunnel()),
@@ -1008,19 +1030,21 @@ impl World {
         let mut ready = [
             self.timers[component] <= now && !self.sleeps(component),
             false,
+            false,
         ];
         if component == 1 {
             for other in self.empty_joint(&mut ready) {
                 self.serve(other);
             }
         }
-        if let Some(site) = component.checked_sub(1) {
+        if let Part::Site(site) = self.part(component) {
             for index in 0..self.places[site].ways.len() {
-                ready[1] |= self.deliver_up(site, index);
+                let up = self.deliver_up(site, index);
+                (ready[1], ready[2]) = (ready[1] | up[HOME], ready[2] | up[SPARE]);
                 ready[0] |= self.deliver_down(site, index);
             }
         }
-        for (component, _) in [component, 0]
+        for (component, _) in [component, 0, self.component_of(SPARE)]
             .into_iter()
             .zip(ready)
             .filter(|(_, ready)| *ready)
@@ -1041,18 +1065,20 @@ impl World {
         }
     }
 
-    /// Hands the hub what has arrived over an uplink; whether there was anything.
-    fn deliver_up(&mut self, site: usize, uplink: usize) -> bool {
-        let mut any = false;
+    /// Hands the hubs what has arrived over an uplink; whether there was anything for each.
+    fn deliver_up(&mut self, site: usize, uplink: usize) -> [bool; 2] {
+        let mut any = [false; 2];
         while let Some(packet) = self.arrived(site, uplink, Side::Up) {
-            any |= self.receive_at_hub(packet);
+            let to = usize::from(packet.to.ip() == SPARE_IP);
+            any[to] |= self.receive_at_hub(packet);
         }
         any
     }
 
     fn receive_at_hub(&mut self, packet: Packet) -> bool {
-        let asleep = self.sleeps(0);
-        let Some(hub) = self.hub.as_mut().filter(|_| !asleep) else {
+        let to = usize::from(packet.to.ip() == SPARE_IP);
+        let lost = self.cut[to] || self.sleeps(self.component_of(to));
+        let Some(hub) = self.hubs[to].as_mut().filter(|_| !lost) else {
             return false;
         };
         let port = packet.to.port();
@@ -1062,7 +1088,7 @@ impl World {
 
     /// Hands on what has come over links that uplinks share: whether the first site and the hub got
     /// something, and which other sites did.
-    fn empty_joint(&mut self, ready: &mut [bool; 2]) -> BTreeSet<usize> {
+    fn empty_joint(&mut self, ready: &mut [bool; 3]) -> BTreeSet<usize> {
         let mut others = BTreeSet::new();
         while let Some(event) = self.joint.as_mut().and_then(|joint| joint.poll(self.now)) {
             if let Some(fates) = &mut self.fates {
@@ -1187,8 +1213,8 @@ impl World {
             return;
         }
         let (now, due) = (self.now, self.timers[component] <= self.now);
-        match (component.checked_sub(1), &mut self.hub) {
-            (Some(site), _) => {
+        match self.part(component) {
+            Part::Site(site) => {
                 let place = &mut self.places[site];
                 if let Some(host) = &mut place.host {
                     host.take_in(now, due);
@@ -1196,8 +1222,11 @@ impl World {
                     joining.take_in(now, due);
                 }
             }
-            (None, Some(hub)) => hub.take_in(now, due),
-            (None, None) => {}
+            Part::Hub(hub) => {
+                if let Some(hub) = &mut self.hubs[hub] {
+                    hub.take_in(now, due);
+                }
+            }
         }
     }
 
@@ -1208,13 +1237,9 @@ impl World {
         }
         self.turns += 1;
         let now = self.now;
-        let timer = match (component.checked_sub(1), &mut self.hub) {
-            (Some(site), _) => self.places[site].pump(now),
-            (None, Some(hub)) => {
-                hub.pump(now);
-                hub.poll_timeout()
-            }
-            (None, None) => None,
+        let timer = match self.part(component) {
+            Part::Site(site) => self.places[site].pump(now),
+            Part::Hub(hub) => self.pump_hub(hub),
         };
         self.timers[component] = timer.unwrap_or(Instant::FAR_FUTURE);
         self.send_out(component);
@@ -1224,7 +1249,7 @@ impl World {
     /// Puts what a component sent onto the links.
     fn send_out(&mut self, component: usize) {
         let mut out = std::mem::take(&mut self.out);
-        if let Some(site) = component.checked_sub(1) {
+        if let Part::Site(site) = self.part(component) {
             let place = &mut self.places[site];
             if let Some(host) = &mut place.host {
                 host.swap_out(&mut out);
@@ -1235,12 +1260,13 @@ impl World {
                 self.send_from_site(site, outgoing);
             }
         } else {
-            if let Some(hub) = &mut self.hub {
+            let from = usize::from(component > 0);
+            if let Some(hub) = &mut self.hubs[from] {
                 hub.swap_out(&mut out);
             }
             let mut touched = BTreeSet::new();
             for outgoing in out.drain(..) {
-                touched.extend(self.send_from_hub(outgoing));
+                touched.extend(self.send_from_hub(from, outgoing));
             }
             for site in touched {
                 self.note_due(1 + site);
@@ -1269,9 +1295,12 @@ impl World {
     }
 
     /// The site to whose link a packet of the hub went.
-    fn send_from_hub(&mut self, outgoing: Outgoing) -> Option<usize> {
+    fn send_from_hub(&mut self, hub: usize, outgoing: Outgoing) -> Option<usize> {
+        if self.cut[hub] {
+            return None;
+        }
         let packet = Packet {
-            from: SocketAddr::new(HUB_IP.into(), outgoing.port),
+            from: SocketAddr::new([HUB_IP, SPARE_IP][hub].into(), outgoing.port),
             to: outgoing.to,
             body: outgoing.body,
         };
@@ -1327,7 +1356,10 @@ impl World {
     }
 
     fn note_due(&mut self, component: usize) {
-        let ways = component.checked_sub(1).map(|site| &self.places[site].ways);
+        let ways = match self.part(component) {
+            Part::Site(site) => Some(&self.places[site].ways),
+            Part::Hub(_) => None,
+        };
         let links = ways.into_iter().flatten().filter_map(Way::poll_timeout);
         let joint = self.joint.as_ref().filter(|_| component == 1);
         let joint = joint.and_then(Joint::poll_timeout);

@@ -40,8 +40,14 @@ impl PublicKey {
     /// Whether the holder of this key has said so to be known by it in place of the key `asker`.
     #[must_use]
     pub fn has_proved(&self, asker: &Self, proof: &Proof) -> bool {
+        self.has_signed(&proved(asker), proof)
+    }
+
+    /// Whether the holder of this key has signed `message` (Ed25519, RFC 8032).
+    #[must_use]
+    pub fn has_signed(&self, message: &[u8], signature: &[u8; PROOF_BYTES]) -> bool {
         let key = UnparsedPublicKey::new(&ED25519, &self.0);
-        key.verify(&proved(asker), proof).is_ok()
+        key.verify(message, signature).is_ok()
     }
 
     /// The key with these bytes (RFC 8032 §5.1.5).
@@ -170,13 +176,19 @@ impl Identity {
     /// Proves to whoever knows the holder of the key `asker` that the same machine holds this key.
     #[must_use]
     pub fn prove(&self, asker: &PublicKey) -> Proof {
+        self.sign(&proved(asker))
+    }
+
+    /// Signs a message (Ed25519, RFC 8032). It begins with a text that no other use of the key has.
+    #[must_use]
+    pub fn sign(&self, message: &[u8]) -> [u8; PROOF_BYTES] {
         let pair = Ed25519KeyPair::from_seed_unchecked(self.seed.as_slice());
         let signed = pair
             .expect("the seed was taken as a key before")
-            .sign(&proved(asker));
-        let mut proof = [0; PROOF_BYTES];
-        proof.copy_from_slice(signed.as_ref());
-        proof
+            .sign(message);
+        let mut signature = [0; PROOF_BYTES];
+        signature.copy_from_slice(signed.as_ref());
+        signature
     }
 }
 

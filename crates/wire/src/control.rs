@@ -42,6 +42,19 @@ pub struct Hello {
     pub weight: u16,
     /// Uplink name, for people.
     pub name: String,
+    /// That the hub at the other end serves the site, from a site that knows several hubs.
+    pub claim: Option<Claim>,
+}
+
+/// A site's word on which hub serves it. Of two, the one with the higher epoch holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Rises with every move of the site.
+    pub epoch: u64,
+    /// Ed25519 public key of the hub that serves the site.
+    pub hub: [u8; 32],
+    /// The site's Ed25519 signature over [`Claim::signed`].
+    pub signature: [u8; 64],
 }
 
 /// Hub to site, the answer to every [`Hello`].
@@ -116,6 +129,9 @@ pub enum Control {
         /// Ed25519 public key of the hub.
         key: [u8; 32],
     },
+    /// Site to hub on a connection that waits: which hub serves the site. The hub answers with the same message
+    /// and the newest claim that it knows, and with that one to a [`Hello`] whose claim is older.
+    Claim(Claim),
 }
 
 const HELLO: u8 = 1;
@@ -128,6 +144,10 @@ const RELEASE: u8 = 7;
 const ENROL: u8 = 8;
 const ENROLLED: u8 = 9;
 const HUB_KEY: u8 = 10;
+const CLAIM: u8 = 11;
+
+/// Tells claims from other signatures of a site's key: those of TLS begin with spaces (RFC 8446 §4.4.3).
+const CLAIMED: &[u8] = b"ropewalk claim of a serving hub";
 
 const STANDBY: u8 = 1;
 const METERED: u8 = 2;
@@ -163,6 +183,10 @@ impl Control {
                 out.push(HUB_KEY);
                 out.extend_from_slice(key);
             }
+            Self::Claim(claim) => {
+                out.push(CLAIM);
+                claim.emit(out);
+            }
         }
     }
 
@@ -189,7 +213,31 @@ impl Control {
                 refused: parse_text(&mut r, REASON_MAX)?,
             },
             HUB_KEY => Self::HubKey { key: r.array()? },
+            CLAIM => Self::Claim(Claim::parse(&mut r)?),
             _ => return Err(WireError::UnknownKind),
+        })
+    }
+}
+
+impl Claim {
+    /// What the site `site` signs when it says that `hub` serves it in this epoch: a fixed text, the two keys,
+    /// and the epoch between them.
+    #[must_use]
+    pub fn signed(site: &[u8; 32], epoch: u64, hub: &[u8; 32]) -> Vec<u8> {
+        [CLAIMED, site, &epoch.to_be_bytes(), hub].concat()
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.epoch.to_be_bytes());
+        out.extend_from_slice(&self.hub);
+        out.extend_from_slice(&self.signature);
+    }
+
+    fn parse(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            epoch: u64::from_be_bytes(r.array()?),
+            hub: r.array()?,
+            signature: r.array()?,
         })
     }
 }
@@ -208,6 +256,10 @@ impl Hello {
         out.extend_from_slice(&self.weight.to_be_bytes());
         emit_text(&self.name, NAME_MAX, out);
         emit_newest(self.versions, out);
+        // Whoever states no range has nothing behind the name.
+        if let Some(claim) = self.claim.as_ref().filter(|_| self.versions.has_ranges()) {
+            claim.emit(out);
+        }
     }
 
     fn parse(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -220,6 +272,7 @@ impl Hello {
         let name = parse_text(r, NAME_MAX)?;
         Ok(Self {
             versions: parse_newest(r, oldest)?,
+            claim: Claim::parse(r).ok(),
             session,
             path,
             generation,

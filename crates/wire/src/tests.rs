@@ -217,6 +217,11 @@ fn messages_between_gateways_round_trip() {
             scheduler: 0xff,
             weight: 10,
             name: "wlan0 ü".into(),
+            claim: Some(Claim {
+                epoch: 3,
+                hub: [9; 32],
+                signature: [6; 64],
+            }),
         }),
         Control::Welcome(Welcome {
             versions: Versions::OURS,
@@ -250,6 +255,11 @@ fn messages_between_gateways_round_trip() {
             proof: Some([8; 64]),
         },
         Control::HubKey { key: [7; 32] },
+        Control::Claim(Claim {
+            epoch: u64::MAX,
+            hub: [1; 32],
+            signature: [2; 64],
+        }),
         Control::Enrolled {
             refused: String::new(),
         },
@@ -291,6 +301,7 @@ fn hello(oldest: u8, newest: u8) -> Control {
         scheduler: 0xff,
         weight: 10,
         name: "wlan0".into(),
+        claim: None,
     })
 }
 

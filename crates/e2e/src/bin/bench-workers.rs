@@ -15,8 +15,8 @@ use ropewalk_e2e::bench::{self, BenchArgs};
 use ropewalk_e2e::table::{Table, range};
 use ropewalk_session::{
     Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, Role, Session, Site,
-    SiteDirectory, SiteEntry, SiteSettings, Slice, SocketId, Sockets, StreamId, TcpInfo, Transmit,
-    Uplink, group_of,
+    SiteDirectory, SiteEntry, SiteHub, SiteSettings, Slice, SocketId, Sockets, StreamId, TcpInfo,
+    Transmit, Uplink, group_of,
 };
 use ropewalk_testkit::packet::udp;
 use ropewalk_transport::Identity;
@@ -162,9 +162,12 @@ impl World {
             };
             let settings = SiteSettings {
                 common: common(identity),
-                hub_key: hub.public_key(),
-                hub_addresses: Arc::new(HubAddresses::new(&[HUB])),
-                tcp_port: 443,
+                hubs: vec![SiteHub {
+                    name: "hub".into(),
+                    key: hub.public_key(),
+                    addresses: Arc::new(HubAddresses::new(&[HUB])),
+                    tcp_port: 443,
+                }],
                 udp_blocked_fallback: false,
                 ipv6: false,
             };

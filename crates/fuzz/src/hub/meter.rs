@@ -172,6 +172,7 @@ impl Meter {
                 scheduler: 0,
                 weight: 0,
                 name: String::new(),
+                claim: None,
             };
             emit_control(&Control::Hello(path), &mut hello);
             meter.say(link, hello);

@@ -400,6 +400,8 @@ impl<R: Role + Send + 'static> Engine<R> {
                     proved,
                 },
                 Event::Key(event) => EngineEvent::Key(event),
+                // Gateways know one hub so far.
+                Event::Served { .. } | Event::Withdrawn { .. } | Event::Moved { .. } => continue,
                 Event::MtuChanged(mtu) => {
                     let set = |mtu| self.tun.set_mtu(mtu).map(|()| mtu);
                     match self.colleagues.agree_on_mtu(mtu, set) {

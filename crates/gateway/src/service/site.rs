@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use ropewalk_api::{PathUse, Quota};
 use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::sysctl;
-use ropewalk_session::{HubAddresses, SiteSettings};
+use ropewalk_session::{HubAddresses, SiteHub, SiteSettings};
 use ropewalk_transport::Identity;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -196,9 +196,12 @@ impl Site {
         let (sink, events) = event_channel();
         let settings = SiteSettings {
             common: session_settings(identity.clone(), &config.common),
-            hub_key: keys.hub.key,
-            hub_addresses: Arc::clone(&hub),
-            tcp_port: config.tcp_port,
+            hubs: vec![SiteHub {
+                name: "hub".into(),
+                key: keys.hub.key,
+                addresses: Arc::clone(&hub),
+                tcp_port: config.tcp_port,
+            }],
             udp_blocked_fallback: config.tcp_fallback,
             ipv6: sysctl::has_ipv6(),
         };

@@ -43,6 +43,20 @@ impl Hub {
                 return;
             }
         };
+        let of = (&key, &entry);
+        if !self.serves(now, links, link, of, hello.claim.as_ref()) {
+            return;
+        }
+        if let Some(index) = self.sites.find(&entry.key)
+            && self.sites.get(index).is_some_and(|site| site.withdrawn)
+        {
+            // It has come back before the old tunnel was gone.
+            let why = "the site has come back from another hub";
+            self.drop_site(now, links, index, why);
+            if !self.pending.contains_key(&link) {
+                return;
+            }
+        }
         let Some(index) = self.site_for(now, &entry, hello.session) else {
             links.close(now, link, "the hub serves as many sites as it can");
             return;
@@ -58,6 +72,7 @@ impl Hub {
         if let Some(pending) = self.pending.get_mut(&link)
             && pending.site.is_none()
         {
+            pending.waits = false;
             pending.site = Some(index);
             site.links.push(link);
         }
@@ -78,6 +93,7 @@ impl Hub {
         let congestion = self.settings.common.congestion;
         if Self::place(now, links, site, link, hello, congestion) {
             self.welcome(links, index, link, hello);
+            self.announce_served(index);
             self.announce_key(links, index, link);
         }
         self.on_key_used(now, index, key);
@@ -273,6 +289,8 @@ impl Hub {
             spoofed: 0,
             memory: 0,
             next_key: None,
+            withdrawn: false,
+            served: None,
             links: Vec::new(),
         }))
     }

@@ -7,6 +7,7 @@
 //! the networks of its sites: packets to them go to it, and may come from it.
 
 mod addresses;
+mod claims;
 mod enrolment;
 #[cfg(debug_assertions)]
 mod fault;
@@ -31,6 +32,7 @@ use ropewalk_types::{Instant, Lines, Pace, PacketInfo, PathId, Random, count_ste
 use ropewalk_wire::{Control, Datagram, HEADROOM, Versions};
 use rustc_hash::FxHashMap;
 
+use crate::claim::Statement;
 use crate::command::Command;
 use crate::intake::{Sender, Share};
 use crate::io::Sockets;
@@ -43,6 +45,7 @@ use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::SessionStatus;
 use crate::tuning::{ROUND_PACKETS, ROUNDS};
 use addresses::is_link_local;
+use claims::Claims;
 use enrolment::Invited;
 #[cfg(debug_assertions)]
 pub use fault::plant_fault;
@@ -77,6 +80,10 @@ struct HubSite {
     memory: u64,
     /// The key that it will have, once it has connected with that.
     next_key: Option<PublicKey>,
+    /// Whether another hub serves it: nothing is sent to it.
+    withdrawn: bool,
+    /// With which statement the driver was told that it is served here, if it was.
+    served: Option<Option<Statement>>,
     /// The connections that have said hello for it.
     links: Vec<LinkId>,
 }
@@ -104,6 +111,8 @@ struct Pending {
     key: PublicKey,
     since: Instant,
     site: Option<usize>,
+    /// Whether it carries no path on purpose: another hub serves its site.
+    waits: bool,
     /// Whether it was told that there is no common version.
     refused: bool,
     /// The key that it wants to enrol, while the control side decides, and since when.
@@ -154,6 +163,8 @@ pub struct Hub {
     gone: Vec<usize>,
     /// Keys that change.
     keys: Keys,
+    /// Which hub serves each site.
+    claims: Claims,
     events: VecDeque<Event>,
     starts: u64,
     /// How often a site was let in that the hub did not know.
@@ -169,6 +180,8 @@ pub struct Hub {
     /// How often they may cause lines in the log: any of the sites.
     version_lines: Lines,
     unroutable: u64,
+    /// Packets to sites that another hub serves.
+    withdrawn: u64,
     /// Packets from the interface that are not whole IP packets.
     invalid_inner: u64,
     /// Packets that kernels send to their own link: router solicitations, multicast reports.
@@ -232,6 +245,7 @@ impl Hub {
             memory: 0,
             gone: Vec::new(),
             keys: Keys::default(),
+            claims: Claims::default(),
             events: VecDeque::new(),
             starts: 0,
             admissions: 0,
@@ -241,6 +255,7 @@ impl Hub {
             versions_refused: 0,
             version_lines: Lines::default(),
             unroutable: 0,
+            withdrawn: 0,
             invalid_inner: 0,
             link_local: 0,
             tick: Instant::ZERO,
@@ -267,6 +282,12 @@ impl Hub {
         self.ready.settle(index, None, None);
         self.gone.push(index);
         self.memory -= site.memory;
+        if site.served.is_some() && !site.withdrawn {
+            self.events.push_back(Event::Withdrawn {
+                site: site.entry.name.clone(),
+                addresses: claims::addresses(&site.entry),
+            });
+        }
         let name = site.entry.name.clone();
         self.lines_of_dropped.insert(name, site.lines);
         let of_site = std::mem::take(&mut site.links);
@@ -384,6 +405,7 @@ impl Hub {
         }
         let listed = &self.listed;
         self.lines_of_dropped.retain(|name, _| listed.has(name));
+        self.claims.keep_listed(listed);
         directory.count()
     }
 
@@ -477,6 +499,7 @@ impl Hub {
             Control::HubKey { key } => self.on_key_known(index, PublicKey::from_bytes(key)),
             Control::Hello(_)
             | Control::Welcome(_)
+            | Control::Claim(_)
             | Control::Enrol { .. }
             | Control::Enrolled { .. } => {}
         }
@@ -492,6 +515,10 @@ impl Hub {
             match Datagram::parse(&received.data) {
                 Ok(Datagram::Control(Control::Hello(hello))) => {
                     self.on_hello(now, links, link, &hello);
+                    return;
+                }
+                Ok(Datagram::Control(Control::Claim(claim))) => {
+                    self.on_claim(now, links, link, &claim);
                     return;
                 }
                 Ok(Datagram::Control(Control::Enrol { key, proof })) => {
@@ -555,6 +582,7 @@ impl sealed::Role for Hub {
                 self.note_refusal(now, &invitation, &key, refused.as_deref(), owner);
                 Ok(self.enrolled(links, &invitation, key, refused))
             }
+            Command::Claimed(statement) => self.on_claimed(now, links, &statement),
             Command::Key(step) => {
                 self.on_key_step(now, links, step);
                 Ok(1)
@@ -598,6 +626,7 @@ impl sealed::Role for Hub {
                         key: peer,
                         since: now,
                         site: None,
+                        waits: false,
                         refused: false,
                         enrolling: None,
                     },
@@ -665,7 +694,12 @@ impl sealed::Role for Hub {
             Some(index) => {
                 self.ready.touch(index);
                 let (settings, memory) = (&self.settings, self.memory);
+                let withdrawn = &mut self.withdrawn;
                 self.sites.with(index, |site| {
+                    if site.withdrawn {
+                        *withdrawn += 1;
+                        return;
+                    }
                     let tunnel = &mut site.peer.tunnel;
                     tunnel.set_room(room(settings, memory, &site.entry));
                     tunnel.handle_parsed(now, data, checksum_partial, &info);
@@ -745,12 +779,18 @@ impl sealed::Role for Hub {
                     site.entry.weight as usize
                 };
                 let rounds = rounds.min(left.div_ceil(ROUND_PACKETS));
+                // What waits for a site that another hub serves is not sent.
+                let rounds = if site.withdrawn { 0 } else { rounds };
                 let peer = &mut site.peer;
                 let (sent, more) = peer.pump(now, links, sockets, rounds);
                 Pumped {
                     sent,
                     more,
-                    due: peer.poll_timeout(),
+                    due: peer.poll_timeout().map(|at| {
+                        // What such a tunnel would like to send stays due.
+                        let soon = now + DUE_AGAIN;
+                        if site.withdrawn { at.max(soon) } else { at }
+                    }),
                     mtu: peer.whole_max(),
                     memory: peer.tunnel.memory(),
                     event: peer.up_or_down(),
@@ -791,16 +831,18 @@ impl sealed::Role for Hub {
                 .set_due(index, due.map(|at| at.max(now + DUE_AGAIN)));
         }
         self.drop_failed(now, links);
+        self.end_withdrawals(now, links);
         if self.tick > now {
             return;
         }
         count_steps(self.pending.len());
-        let mute = |g: &Pending| g.site.is_none() && now.since(g.since) > HELLO_WAIT;
+        let mute = |g: &Pending| g.site.is_none() && !g.waits && now.since(g.since) > HELLO_WAIT;
         let over = self.pending.iter().filter(|(_, pending)| mute(pending));
         let over: Vec<LinkId> = over.map(|(link, _)| *link).collect();
         self.close_links(now, links, "no hello", &over);
         self.tend_keys(now, links);
-        let waiting = self.pending.values().any(|pending| pending.site.is_none());
+        let waiting =
+            (self.pending.values()).any(|pending| pending.site.is_none() && !pending.waits);
         let waiting = waiting || self.keys.is_busy();
         self.tick = if waiting {
             now + TICK
@@ -812,7 +854,7 @@ impl sealed::Role for Hub {
     fn poll_timeout(&self) -> Option<Instant> {
         // Sites whose turn has not come.
         let now = self.ready.has_outbound().then_some(Instant::ZERO);
-        [now, self.ready.due(), Some(self.tick)]
+        [now, self.ready.due(), Some(self.tick), self.claims.due()]
             .into_iter()
             .flatten()
             .min()
@@ -879,6 +921,9 @@ impl sealed::Role for Hub {
         let refused = self.versions_refused;
         status.drops.insert("versions_refused".into(), refused);
         status.drops.insert("unroutable".into(), self.unroutable);
+        status.drops.insert("withdrawn".into(), self.withdrawn);
+        let forged = self.claims.forged();
+        status.drops.insert("claims_forged".into(), forged);
         status.drops.insert("link_local".into(), self.link_local);
         status.drops.insert("spoofed_source".into(), spoofed);
     }

@@ -54,6 +54,14 @@ pub(super) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(10);
 /// Connections with the former key of a site live on for this time after the site has connected with the next
 /// one. Longer: paths that are slow to reconnect go on, a thief of the former key is connected for longer.
 pub(super) const OLD_KEY_GRACE: Duration = Duration::from_secs(30);
+/// Claims of one site are checked once in this time on average: each costs a signature check, 50 µs. Longer: a site
+/// that moves again and again waits, one that pretends to costs less.
+pub(super) const CLAIM_INTERVAL: Duration = Duration::from_millis(200);
+/// And this often in a row.
+pub(super) const CLAIMS: u32 = 16;
+/// How long a hub that does not serve a site any more delivers what comes over the old connections. Longer: more late
+/// packets arrive beside those that the site has sent again, the tunnel holds memory for longer.
+pub(super) const WITHDRAWN_DRAIN: Duration = Duration::from_secs(2);
 /// Time after which a question counts as lost, and another one of the same connection gets through. Longer:
 /// later joins where the control side had no answer, fewer repetitions while it takes its time.
 pub(super) const ENROL_PATIENCE: Duration = Duration::from_secs(1);

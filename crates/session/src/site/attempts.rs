@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use ropewalk_core::tunnel::PathState;
 use ropewalk_transport::ConnectOptions;
 use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{Control, Hello, emit_control};
+use ropewalk_wire::{Claim, Control, Hello, emit_control};
 
 use super::path::{Attempt, SitePath};
 use super::{HELLO_INTERVAL, Site};
@@ -125,15 +125,7 @@ impl Site {
     }
 
     pub(super) fn hub_address(&self, path: &SitePath) -> Option<SocketAddr> {
-        let addresses = self.settings.hub_addresses.load();
-        let fits = |hub: &&SocketAddr| {
-            path.uplink
-                .addresses
-                .iter()
-                .any(|a| a.is_ipv4() == hub.is_ipv4())
-        };
-        let usable: Vec<_> = addresses.iter().filter(fits).collect();
-        (!usable.is_empty()).then(|| *usable[path.address % usable.len()])
+        path.reachable(&self.hub().addresses.load(), path.address)
     }
 
     pub(super) fn attempt_quic(&mut self, now: Instant, links: &mut Links, id: PathId) {
@@ -152,7 +144,7 @@ impl Site {
             .congestion
             .unwrap_or(self.settings.common.congestion);
         let mtu_max = udp_payload_max(path.uplink.mtu, &remote);
-        let (key, own) = (self.settings.hub_key, links.identity().public_key());
+        let (key, own) = (self.hub().key, links.identity().public_key());
         let also = self.keys.hub_next;
         let marked_for = self.keys.marked_for(path.tries);
         let Some(path) = &mut self.paths[id.index()] else {
@@ -195,9 +187,9 @@ impl Site {
         let Some(remote) = self.hub_address(path) else {
             return;
         };
-        let remote = SocketAddr::new(remote.ip(), self.settings.tcp_port);
+        let remote = SocketAddr::new(remote.ip(), self.hub().tcp_port);
         let device = Some(path.uplink.name.as_str());
-        let keys = (self.settings.hub_key, self.keys.hub_next);
+        let keys = (self.hub().key, self.keys.hub_next);
         let own = links.identity().public_key();
         let started = links.connect_tls(now, device, remote, keys);
         match (started, &mut self.paths[id.index()]) {
@@ -249,6 +241,18 @@ impl Site {
     }
 
     pub(super) fn hello(&self, links: &mut Links, id: PathId, link: LinkId, generation: u32) {
+        self.hello_with(links, id, link, generation, self.fleet.claim());
+    }
+
+    /// Introduces a connection to the hub that `claim` names.
+    pub(super) fn hello_with(
+        &self,
+        links: &mut Links,
+        id: PathId,
+        link: LinkId,
+        generation: u32,
+        claim: Option<Claim>,
+    ) {
         let Some(path) = &self.paths[id.index()] else {
             return;
         };
@@ -263,6 +267,7 @@ impl Site {
             scheduler: self.peer.scheduler_receive.code(),
             weight: path.uplink.weight.unwrap_or(0),
             name: path.uplink.name.clone(),
+            claim,
         };
         let mut bytes = Vec::new();
         emit_control(&Control::Hello(hello), &mut bytes);

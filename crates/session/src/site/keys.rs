@@ -55,6 +55,11 @@ impl Keys {
             .map(|(_, group)| group)
     }
 
+    /// Another hub serves the site, with keys of its own.
+    pub(super) const fn on_moved(&mut self) {
+        (self.hub_next, self.hub_former, self.group) = (None, None, None);
+    }
+
     /// Whether something is still to be said to the hub.
     pub(super) const fn is_busy(&self) -> bool {
         self.change.is_some()
@@ -195,7 +200,7 @@ impl Site {
     /// The hub has proved this key.
     pub(super) fn on_hub_proved(&mut self, key: PublicKey) {
         if self.keys.hub_next == Some(key) {
-            let former = std::mem::replace(&mut self.settings.hub_key, key);
+            let former = std::mem::replace(&mut self.settings.hubs[self.serving].key, key);
             tracing::info!(%key, %former, "the hub has its next key");
             self.keys.hub_next = None;
             self.keys.hub_former = Some(former);
@@ -213,7 +218,7 @@ impl Site {
         link: LinkId,
         key: PublicKey,
     ) {
-        if key == self.settings.hub_key || self.keys.hub_next == Some(key) {
+        if key == self.hub().key || self.keys.hub_next == Some(key) {
             let key = *key.as_bytes();
             links.queue_control(link, &Control::HubKey { key });
         } else if self.keys.notes.allows(now, KEY_INTERVAL, KEY_NOTES) {

@@ -6,6 +6,7 @@
 //! introduced with `Hello`, repeated until the hub's `Welcome`.
 
 mod attempts;
+mod fleet;
 mod keys;
 mod leaving;
 mod path;
@@ -32,9 +33,10 @@ use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::peer::Peer;
 use crate::session::{Event, Role, Session, sealed};
-use crate::settings::{Environment, SiteSettings};
+use crate::settings::{Environment, SiteHub, SiteSettings};
 use crate::status::SessionStatus;
 use crate::tuning::{PROBE_INTERVAL, ROUNDS};
+use fleet::Fleet;
 use keys::Keys;
 use path::SitePath;
 
@@ -46,6 +48,8 @@ pub struct Site {
     paths: [Option<SitePath>; PATHS_MAX],
     /// The last generation of the path that had each number before.
     generations: [u32; PATHS_MAX],
+    /// Which of the hubs serves the site.
+    serving: usize,
     versions: Versions,
     session: u64,
     random: Random,
@@ -57,6 +61,7 @@ pub struct Site {
     tick: Instant,
     disabled: Vec<String>,
     keys: Keys,
+    fleet: Fleet,
     events: VecDeque<Event>,
 }
 
@@ -84,17 +89,18 @@ impl Site {
         let common = &settings.common;
         let mut peer = Peer::new(
             "hub".into(),
-            settings.hub_key,
+            settings.hubs[0].key,
             common.scheduler_send,
             common,
             Some(PROBE_INTERVAL),
             environment.tunnels,
         );
         peer.scheduler_receive = common.scheduler_receive;
-        Self {
+        let mut site = Self {
             peer,
             paths: Default::default(),
             generations: [0; PATHS_MAX],
+            serving: 0,
             versions: Versions::OURS,
             session: environment.session,
             random: Random::new(environment.tunnels ^ environment.session),
@@ -105,9 +111,17 @@ impl Site {
             tick: Instant::ZERO,
             disabled: Vec::new(),
             keys: Keys::default(),
+            fleet: Fleet::default(),
             events: VecDeque::new(),
             settings,
-        }
+        };
+        site.begin_fleet();
+        site
+    }
+
+    /// The hub that serves the site.
+    fn hub(&self) -> &SiteHub {
+        &self.settings.hubs[self.serving]
     }
 
     /// The hub.
@@ -202,6 +216,7 @@ impl Site {
             Control::Hello(_)
             | Control::PathGone { .. }
             | Control::Scheduler { .. }
+            | Control::Claim(_)
             | Control::Enrol { .. } => {}
         }
     }
@@ -268,9 +283,10 @@ impl sealed::Role for Site {
                 self.on_key_step(now, links, step);
                 Ok(1)
             }
-            Command::ReloadSites | Command::Enrolled { .. } | Command::MtuFloor(_) => {
-                Err("a site has no sites".into())
-            }
+            Command::ReloadSites
+            | Command::Enrolled { .. }
+            | Command::Claimed(_)
+            | Command::MtuFloor(_) => Err("a site has no sites".into()),
         }
     }
 
@@ -303,6 +319,9 @@ impl sealed::Role for Site {
     }
 
     fn on_link(&mut self, now: Instant, links: &mut Links, link: LinkId, event: LinkEvent) {
+        if self.on_warm_link(now, link, &event) {
+            return;
+        }
         match event {
             LinkEvent::Connected { peer } => {
                 let Some((id, index)) = self.attempt_of(link) else {
@@ -368,7 +387,7 @@ impl sealed::Role for Site {
 
     fn on_datagram(&mut self, now: Instant, links: &mut Links, received: Received) {
         let link = received.link;
-        if self.is_refused(now, links, &received) {
+        if self.is_refused(now, links, &received) || self.on_fleet_datagram(now, links, &received) {
             return;
         }
         let (id, current) = match self.peer.path_of(link) {
@@ -419,6 +438,9 @@ impl sealed::Role for Site {
         if self.peer.any_suspect() {
             self.tick = self.tick.min(now + TICK);
         }
+        if self.is_spare_wanted(now) {
+            self.tick = now;
+        }
         self.events.extend(self.peer.up_or_down());
     }
 
@@ -436,6 +458,7 @@ impl sealed::Role for Site {
             }
             self.tend(now, links, id);
         }
+        self.tend_fleet(now, links);
         self.ask_for_key(now, links);
         if let Some(kind) = self.scheduler_wanted
             && self.scheduler_due <= now
@@ -446,12 +469,15 @@ impl sealed::Role for Site {
         }
         let busy = self.scheduler_wanted.is_some()
             || self.keys.is_busy()
+            || self.is_fleet_busy(now)
             || self.ids().iter().any(|id| {
                 let up = self.peer.tunnel.path_state(*id) == Some(PathState::Up);
                 let path = self.paths[id.index()].as_ref();
                 path.is_some_and(|p| p.enabled && (!up || p.unanswered || !p.attempts.is_empty()))
             });
         self.tick = now + if busy { TICK } else { TICK_IDLE };
+        let sooner = self.fleet.due.take().filter(|at| *at > now);
+        self.tick = self.tick.min(sooner.unwrap_or(self.tick));
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -506,6 +532,9 @@ impl sealed::Role for Site {
             for attempt in path.attempts.drain(..) {
                 links.close(now, attempt.link, "the site stops");
             }
+        }
+        for id in self.ids() {
+            self.close_warm(now, links, id, "the site stops");
         }
         self.peer.close_all(now, links, "the site stops");
     }

@@ -109,6 +109,14 @@ impl SitePath {
         }
     }
 
+    /// The one of these addresses to use in this try, of those whose address family the uplink has.
+    pub(super) fn reachable(&self, addresses: &[SocketAddr], tries: usize) -> Option<SocketAddr> {
+        let families = &self.uplink.addresses;
+        let fits = |hub: &&SocketAddr| families.iter().any(|a| a.is_ipv4() == hub.is_ipv4());
+        let usable: Vec<_> = addresses.iter().filter(fits).collect();
+        (!usable.is_empty()).then(|| *usable[tries % usable.len()])
+    }
+
     /// The path's UDP socket for the family of `remote`, asked for if there is none.
     pub(super) fn open_socket(&mut self, links: &mut Links, remote: &SocketAddr) -> SocketId {
         let device = Some(self.uplink.name.as_str());

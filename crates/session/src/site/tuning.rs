@@ -45,6 +45,29 @@ pub(super) const RETURN_INTERVAL: Duration = Duration::from_secs(10);
 /// less for nothing at a hub that stays as it is, a later return after its upgrade.
 pub(super) const VERSION_RETRY: Duration = Duration::from_secs(60);
 
+// Several hubs: `docs/decisions/fleet.md`.
+
+/// How often the spare is told which hub serves, over each connection that waits. That keeps mappings of NATs alive:
+/// RFC 4787 asks for two minutes, and many home routers take 30 s. Question, answer and their acknowledgements take
+/// 620 bytes with UDP and IPv4 headers: 200 bit/s per uplink. Longer: fewer bytes, more connections that are dead
+/// when they are needed.
+pub(super) const WARM_INTERVAL: Duration = Duration::from_secs(25);
+/// A spare that owes an answer for this long gets a new connection. Longer: fewer handshakes on bad links, longer
+/// without a spare.
+pub(super) const WARM_PATIENCE: Duration = Duration::from_secs(4);
+/// How often a connection to the spare is tried while the serving hub works. Longer: fewer bytes for a spare that is
+/// down, later readiness after its return.
+pub(super) const WARM_RETRY: Duration = Duration::from_secs(5);
+/// How often a spare is asked again that has not answered, at least a tick. Longer: fewer bytes in an outage, later
+/// moves where a question was lost.
+pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(200);
+/// How long the serving hub may still speak once the spare has answered, beside a round trip. Longer: later moves, fewer of
+/// them when all uplinks come back at the same time. Measured: `docs/decisions/fleet.md`.
+pub(super) const CLAIM_GRACE: Duration = Duration::from_millis(100);
+/// How long a site that has just started waits for its home. Longer: fewer moves at starts on bad links, later
+/// service where the home is down.
+pub(super) const FIRST_PATIENCE: Duration = Duration::from_secs(2);
+
 // Turns.
 
 /// How often silence, attempts and unanswered messages are looked at. Longer: less work, later

@@ -102,6 +102,7 @@ impl Site {
             links.close(now, attempt.link, why);
         }
         self.peer.remove_path(now, links, id, why);
+        self.close_warm(now, links, id, why);
         for socket in path.sockets.into_iter().flatten() {
             // After the goodbyes, which leave with the next flush.
             links.close_udp(socket);

@@ -180,6 +180,7 @@ impl TunnelCarrier {
             hosts: true,
             hub_memory: u64::MAX,
             hold: ropewalk_core::hold::Limits::default(),
+            spare: false,
             neighbours: neighbours.iter().map(beside).collect(),
         });
         world.replace_links(SITE, links.iter().map(|(_, link)| only_delay(link)));

@@ -183,6 +183,7 @@ impl Hostile {
             scheduler: byte(),
             weight: byte().into(),
             name: "hostile".into(),
+            claim: None,
         }
     }
 
