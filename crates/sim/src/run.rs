@@ -1,5 +1,8 @@
 //! One plan, one seed: a report.
 
+#[cfg(test)]
+mod fleet;
+
 use crate::bounds;
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;

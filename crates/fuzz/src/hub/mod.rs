@@ -175,6 +175,7 @@ fn hello(instruction: &Instruction, n: u32) -> Control {
         scheduler: marks,
         weight: u16::from(marks),
         name: "x".repeat(usize::from(marks) % 65),
+        claim: None,
     })
 }
 

@@ -54,6 +54,8 @@ pub struct TunnelSettings {
     pub send: SendOptions,
     /// All paths count as paths through one bottleneck.
     pub coupled: bool,
+    /// There is a second hub, which waits.
+    pub spare: bool,
 }
 
 impl TunnelSettings {
@@ -77,6 +79,7 @@ impl TunnelSettings {
         Ok(Self {
             send,
             coupled: plan.coupled,
+            spare: false,
             scheduler: scheduler.unwrap_or_default(),
             congestion,
             protection: [
@@ -180,7 +183,7 @@ impl TunnelCarrier {
             hosts: true,
             hub_memory: u64::MAX,
             hold: ropewalk_core::hold::Limits::default(),
-            spare: false,
+            spare: settings.spare,
             neighbours: neighbours.iter().map(beside).collect(),
         });
         world.replace_links(SITE, links.iter().map(|(_, link)| only_delay(link)));
@@ -244,6 +247,17 @@ impl TunnelCarrier {
         self.joint = true;
         let _before = self.world.take_fates().count();
         self
+    }
+
+    /// The hub that serves the site dies, or nobody reaches it any more.
+    #[cfg(test)]
+    pub fn lose_home(&mut self, now: Instant, dies: bool) {
+        self.world.run_to(now + self.prelude);
+        if dies {
+            self.world.kill_hub();
+        } else {
+            self.world.set_cut(ropewalk_testkit::HOME, true);
+        }
     }
 
     /// Keeps what the outputs want beyond the fate of packets.
