@@ -69,9 +69,11 @@ fn longest_gaps(world: &World, since: Instant) -> [Duration; 2] {
 fn moves(world: &World) -> Vec<String> {
     let events = world.site(0).events.iter();
     events
-        .filter_map(|(_, event)| match event {
-            Event::Moved { hub, .. } => Some(hub.clone()),
-            _ => None,
+        .filter_map(|(_, event)| {
+            let Event::Moved { hub, .. } = event else {
+                return None;
+            };
+            Some(hub.clone())
         })
         .collect()
 }

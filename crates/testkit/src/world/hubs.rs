@@ -176,15 +176,16 @@ impl World {
     #[must_use]
     pub fn statement(&self, hub: usize, site: usize) -> Option<Statement> {
         let name = format!("site{site}");
-        let events = self.hubs[hub].as_ref()?.events.iter().rev();
-        events
-            .filter_map(|(_, event)| match event {
-                Event::Served {
-                    site, statement, ..
-                } if *site == name => Some(*statement),
-                _ => None,
-            })
-            .next()?
+        for (_, event) in self.hubs[hub].as_ref()?.events.iter().rev() {
+            if let Event::Served {
+                site, statement, ..
+            } = event
+                && *site == name
+            {
+                return *statement;
+            }
+        }
+        None
     }
 
     /// A hub learns from elsewhere who serves a site.
