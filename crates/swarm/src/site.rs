@@ -389,7 +389,12 @@ impl SwarmSite {
                     self.seen.downs += 1;
                     self.roam.on_down();
                 }
-                Event::MtuChanged(_) | Event::Enrol { .. } | Event::Key(_) => {}
+                Event::MtuChanged(_)
+                | Event::Served { .. }
+                | Event::Withdrawn { .. }
+                | Event::Moved { .. }
+                | Event::Enrol { .. }
+                | Event::Key(_) => {}
             }
         }
     }
