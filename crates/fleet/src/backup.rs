@@ -1,0 +1,268 @@
+//! The beginning of a fleet, and its backups. These run in commands, and wait for etcd.
+//!
+//! Invariant: while a backup is being written back, `meta` says so, and no hub writes. A record that the backup and etcd
+//! have alike is there all the time, so hubs serve their sites meanwhile.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
+use ropewalk_host::files;
+use ropewalk_transport::PublicKey;
+
+use crate::copy::{Copy, Entry};
+use crate::record::{META, Meta, Pools, Record, is_of_running_hub};
+use crate::store::follow_parts::{Left, answer, read_all};
+use crate::store::{Options, now};
+
+/// Changes of one transaction: etcd takes 128 as it comes.
+const CHANGES: usize = 100;
+/// Largest backup that is read, bytes.
+const FILE_BYTES_MAX: u64 = 1 << 29;
+
+fn failed(left: Left) -> anyhow::Error {
+    match left {
+        Left::Failed(why) => anyhow::anyhow!("etcd does not answer: {why}"),
+        Left::Foreign(foreign) => foreign.into(),
+    }
+}
+
+/// Runs something with a connection to the first endpoint that answers.
+fn with_client<T>(
+    options: &Options,
+    run: impl AsyncFnOnce(Client) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut problems = Vec::new();
+        for number in 0..options.endpoints.len() {
+            let tried = async {
+                let mut client = options.connect(number).await?;
+                answer(client.get(options.prefix(), None)).await?;
+                Ok::<_, Left>(client)
+            };
+            match tried.await {
+                Ok(client) => return run(client).await,
+                Err(left) => {
+                    problems.push(format!("{}: {}", options.endpoints[number], failed(left)))
+                }
+            }
+        }
+        bail!(
+            "no endpoint of etcd answers; check that a majority runs ({})",
+            problems.join("; ")
+        )
+    })
+}
+
+/// Makes the fleet, or enlarges its pools.
+///
+/// # Errors
+/// The pools are wrong, a fleet with another key or with other pools is there, or etcd does not answer.
+pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
+    pools.check().map_err(anyhow::Error::msg)?;
+    with_client(options, async |mut client| {
+        let key = format!("{}{META}", options.prefix());
+        let there = answer(client.get(key.clone(), None))
+            .await
+            .map_err(failed)?;
+        let there = there.kvs().first();
+        if let Some(kv) = there {
+            let Ok(Record::Meta(meta)) = Record::decode(META, kv.value()) else {
+                bail!(
+                    "etcd has a fleet {} that this program cannot read; update it",
+                    options.fleet
+                );
+            };
+            if meta.fleet != options.key {
+                bail!(
+                    "etcd has a fleet {} with another key, {}; choose another name",
+                    options.fleet,
+                    meta.fleet
+                );
+            }
+            if meta.restoring {
+                bail!("a backup is being written back; end `ropewalk fleet restore` first");
+            }
+            if !pools.extends(&meta.pools) {
+                bail!(
+                    "the pools of a fleet can only grow at their end, so that sites keep their addresses"
+                );
+            }
+        }
+        let revision = there.map_or(0, etcd_client::KeyValue::mod_revision);
+        let meta = Meta {
+            fleet: options.key,
+            pools: pools.clone(),
+            restoring: false,
+        };
+        let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
+        let put = TxnOp::put(key, Record::Meta(meta).encode(), None);
+        let response = answer(client.txn(Txn::new().when([unchanged]).and_then([put])))
+            .await
+            .map_err(failed)?;
+        if !response.succeeded() {
+            bail!(
+                "somebody else has made the fleet at the same time; look at `ropewalk fleet status`"
+            );
+        }
+        Ok(())
+    })
+}
+
+/// Writes the state of the fleet to a file that must not be there. How many records it has.
+///
+/// # Errors
+/// Etcd does not answer, has no such fleet, or the file cannot be written.
+pub fn backup(options: &Options, file: &Path) -> anyhow::Result<usize> {
+    let (cluster, revision, mut entries) = with_client(options, async |mut client| {
+        read_all(&mut client, &options.prefix())
+            .await
+            .map_err(failed)
+    })?;
+    entries.retain(|key, _| !is_of_running_hub(key));
+    let count = entries.len();
+    let mut copy = Copy::default();
+    copy.fill(&options.key, cluster, revision, entries)?;
+    copy.was_complete(now());
+    files::write_atomically(file, copy.to_text().as_bytes(), files::SECRET, false)
+        .with_context(|| format!("cannot write {}; choose a new name", file.display()))?;
+    Ok(count)
+}
+
+/// What a backup would change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Records that only the backup has.
+    pub missing: usize,
+    /// Records that only etcd has.
+    pub added: usize,
+    /// Records that differ.
+    pub changed: usize,
+}
+
+/// Writes a backup to etcd. What has changed there.
+///
+/// # Errors
+/// The file is no backup of this fleet, etcd does not answer, or without `force` etcd has a state that is not the
+/// backup's: a newer one, as far as anybody can tell. A restore that was interrupted goes on with `force`.
+pub fn restore(options: &Options, file: &Path, force: bool) -> anyhow::Result<Difference> {
+    let text = files::read_state(file, FILE_BYTES_MAX)?;
+    let text = text.with_context(|| format!("there is no file {}", file.display()))?;
+    let backup = Copy::from_text(&text);
+    let backup = backup.map_err(|why| anyhow::anyhow!("{} is no backup: {why}", file.display()))?;
+    let meta = backup
+        .meta()
+        .with_context(|| format!("{} is no backup of a fleet", file.display()))?;
+    if meta.fleet != options.key {
+        bail!(
+            "{} is a backup of another fleet, with key {}",
+            file.display(),
+            meta.fleet
+        );
+    }
+    let mut meta = meta.clone();
+    meta.restoring = false;
+    let wanted = backup.entries();
+    with_client(options, async |mut client| {
+        let prefix = options.prefix();
+        let (_, _, there) = read_all(&mut client, &prefix).await.map_err(failed)?;
+        let there: BTreeMap<_, _> = there
+            .into_iter()
+            .filter(|(key, _)| !is_of_running_hub(key))
+            .collect();
+        let difference = compare(wanted, &there);
+        if there.is_empty() || force {
+            return write(&mut client, &prefix, meta, wanted)
+                .await
+                .map(|()| difference);
+        }
+        if difference == Difference::default() {
+            return Ok(difference);
+        }
+        bail!(
+            "etcd has another state than the backup of revision {}: {} records are not in the backup, {} are missing in \
+             etcd, {} differ; use --force to put the backup in its place",
+            backup.revision(),
+            difference.added,
+            difference.missing,
+            difference.changed
+        )
+    })
+}
+
+fn compare(wanted: &BTreeMap<String, Entry>, there: &BTreeMap<String, Entry>) -> Difference {
+    let differs = |(key, entry): &(&String, &Entry)| {
+        there
+            .get(*key)
+            .is_some_and(|other| other.value != entry.value)
+    };
+    Difference {
+        missing: wanted
+            .keys()
+            .filter(|key| !there.contains_key(*key))
+            .count(),
+        added: there
+            .keys()
+            .filter(|key| !wanted.contains_key(*key))
+            .count(),
+        changed: wanted.iter().filter(differs).count(),
+    }
+}
+
+async fn write(
+    client: &mut Client,
+    prefix: &str,
+    meta: Meta,
+    wanted: &BTreeMap<String, Entry>,
+) -> anyhow::Result<()> {
+    let key = format!("{prefix}{META}");
+    let closed = Record::Meta(Meta {
+        restoring: true,
+        ..meta.clone()
+    });
+    answer(client.put(key.clone(), closed.encode(), None))
+        .await
+        .map_err(failed)?;
+    // Read after the closing: nothing else is written from here on.
+    let (_, _, there) = read_all(client, prefix).await.map_err(failed)?;
+    let same = |(key, entry): &(&String, &Entry)| {
+        there
+            .get(*key)
+            .is_none_or(|other| other.value != entry.value)
+            && key.as_str() != META
+    };
+    let puts = wanted.iter().filter(same);
+    let puts =
+        puts.map(|(key, entry)| TxnOp::put(format!("{prefix}{key}"), entry.value.clone(), None));
+    let extra = there
+        .keys()
+        .filter(|key| !is_of_running_hub(key) && !wanted.contains_key(*key));
+    let deletes = extra.map(|key| TxnOp::delete(format!("{prefix}{key}"), None));
+    let changes: Vec<_> = puts.chain(deletes).collect();
+    for part in changes.chunks(CHANGES) {
+        answer(client.txn(Txn::new().and_then(part)))
+            .await
+            .map_err(failed)?;
+    }
+    answer(client.put(key, Record::Meta(meta).encode(), None))
+        .await
+        .map_err(failed)?;
+    Ok(())
+}
+
+/// Public key of the fleet in a backup.
+///
+/// # Errors
+/// The file is no backup.
+pub fn fleet_of(file: &Path) -> anyhow::Result<PublicKey> {
+    let text = files::read_state(file, FILE_BYTES_MAX)?.context("there is no such file")?;
+    let copy = Copy::from_text(&text).map_err(anyhow::Error::msg)?;
+    Ok(copy
+        .meta()
+        .context("the file is no backup of a fleet")?
+        .fleet)
+}

@@ -1,0 +1,230 @@
+use super::*;
+use crate::record::Pools;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn key(number: u8) -> PublicKey {
+    PublicKey::from_bytes([number; 32])
+}
+
+/// Etcd in memory: it takes transactions whose expectations hold.
+struct Etcd(Copy, i64);
+
+impl Etcd {
+    fn new() -> Self {
+        let ipv4 = Some("10.9.0.0/24".parse().unwrap());
+        let shared = vec!["192.0.2.1".parse().unwrap()];
+        let pools = Pools {
+            ipv4,
+            ipv4_block: 32,
+            ipv6_block: 128,
+            shared,
+            ports: 4096,
+            ..Pools::default()
+        };
+        let meta = Meta {
+            fleet: key(255),
+            pools,
+            restoring: false,
+        };
+        let entry = Entry::new(META, Record::Meta(meta).encode(), 1);
+        let mut copy = Copy::default();
+        copy.fill(&key(255), 1, 1, BTreeMap::from([(META.to_owned(), entry)]))
+            .unwrap();
+        Self(copy, 1)
+    }
+
+    fn plan(
+        &self,
+        request: &Request,
+        stale: &Copy,
+        taken: &[u32],
+        attempt: u32,
+    ) -> Result<Transaction, Refusal> {
+        let mut fresh = BTreeMap::new();
+        loop {
+            let view = View {
+                copy: stale,
+                fresh: &fresh,
+                taken,
+                attempt,
+                draw: 5,
+            };
+            match request.plan(&view) {
+                Ok(transaction) => return Ok(transaction),
+                Err(Unplanned::Refused(refusal)) => return Err(refusal),
+                Err(Unplanned::Read(key)) => {
+                    let entry = self.0.entries().get(&key).cloned();
+                    fresh.insert(key, entry);
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self, transaction: &Transaction) -> bool {
+        let holds = transaction.expect.iter().all(|(key, expect)| match expect {
+            Expect::Absent => !self.0.entries().contains_key(key),
+            Expect::At(revision) => self
+                .0
+                .entries()
+                .get(key)
+                .is_some_and(|e| e.revision == *revision),
+        });
+        if holds {
+            self.1 += 1;
+            let revision = self.1;
+            let events = transaction.writes.iter().map(|write| match write {
+                Write::Put(record) => crate::copy::Event::Put {
+                    key: record.key(),
+                    value: record.encode(),
+                    revision,
+                },
+                Write::Delete(key) => crate::copy::Event::Delete {
+                    key: key.clone(),
+                    revision,
+                },
+            });
+            self.0.apply(events.collect()).unwrap();
+        }
+        holds
+    }
+
+    fn write(&mut self, request: &Request) -> Result<Done, Refusal> {
+        let transaction = self.plan(request, &self.0, &[], 0)?;
+        assert!(self.commit(&transaction));
+        Ok(transaction.done)
+    }
+}
+
+fn add(name: &str, number: u8) -> Request {
+    Request::Add {
+        name: name.to_owned(),
+        credential: Credential::Key(key(number)),
+        terms: Terms::default(),
+    }
+}
+
+fn invited(name: &str, number: u8) -> Request {
+    let invitation = Invitation {
+        key: key(number),
+        ends: 100,
+        joined: None,
+    };
+    Request::Add {
+        name: name.to_owned(),
+        credential: Credential::Invitation(invitation),
+        terms: Terms::default(),
+    }
+}
+
+fn enrol(by: u8, number: u8, proved: bool, now: u64) -> Request {
+    Request::Enrol {
+        by: key(by),
+        key: key(number),
+        proved,
+        now,
+    }
+}
+
+#[test]
+fn an_invitation_is_used_once_and_again_only_by_the_same_key() {
+    let mut etcd = Etcd::new();
+    etcd.write(&invited("boat", 100)).unwrap();
+    // Two hubs plan at once: etcd takes one.
+    let [first, second] = [1, 2].map(|number| {
+        etcd.plan(&enrol(100, number, true, 10), &etcd.0, &[], 0)
+            .unwrap()
+    });
+    assert!(etcd.commit(&first) && !etcd.commit(&second));
+    assert_eq!(
+        etcd.write(&enrol(100, 2, true, 10)),
+        Err(Refusal::Used(Joined {
+            at: 10,
+            key: key(1)
+        }))
+    );
+    let Done::Site(again) = etcd.write(&enrol(100, 1, true, 200)).unwrap() else {
+        panic!()
+    };
+    assert_eq!(again.key, Some(key(1)));
+    etcd.write(&invited("van", 101)).unwrap();
+    assert_eq!(
+        etcd.write(&enrol(101, 3, true, 100)),
+        Err(Refusal::Ended(100))
+    );
+    assert_eq!(
+        etcd.write(&enrol(101, 1, true, 10)),
+        Err(Refusal::KeyTaken("site boat".to_owned()))
+    );
+}
+
+#[test]
+fn who_proves_a_key_gets_it_from_a_site_that_only_asked_for_it() {
+    let mut etcd = Etcd::new();
+    etcd.write(&add("van", 3)).unwrap();
+    etcd.write(&invited("boat", 100)).unwrap();
+    etcd.write(&enrol(3, 9, false, 10)).unwrap();
+    assert!(etcd.write(&enrol(100, 9, false, 10)).is_err());
+    etcd.write(&enrol(100, 9, true, 10)).unwrap();
+    assert_eq!(etcd.0.site_of(&key(9)).unwrap().name, "boat");
+    assert_eq!(etcd.0.site("van").unwrap().next_key, None);
+}
+
+#[test]
+fn a_changed_key_ends_the_former_one_and_a_revoked_site_leaves_nothing() {
+    let mut etcd = Etcd::new();
+    etcd.write(&add("van", 3)).unwrap();
+    etcd.write(&enrol(3, 4, true, 10)).unwrap();
+    etcd.write(&Request::Confirm { next: key(4) }).unwrap();
+    assert!(etcd.0.site_of(&key(3)).is_none() && etcd.0.site_of(&key(4)).is_some());
+    let claim = |epoch| {
+        Request::Claim(Claim {
+            site: "van".to_owned(),
+            epoch,
+            statement: vec![1],
+        })
+    };
+    etcd.write(&claim(2)).unwrap();
+    etcd.write(&claim(2)).unwrap();
+    assert_eq!(
+        etcd.write(&claim(1)),
+        Err(Refusal::Older {
+            site: "van".to_owned(),
+            epoch: 2
+        })
+    );
+    etcd.write(&Request::Revoke {
+        name: "van".to_owned(),
+    })
+    .unwrap();
+    assert_eq!(etcd.0.entries().len(), 1, "{:?}", etcd.0.entries().keys());
+}
+
+proptest! {
+    /// Hubs plan from old copies, in any order, and etcd takes what it takes.
+    #[test]
+    fn no_block_key_or_name_is_given_twice(steps in prop::collection::vec((0_u8..20, 0_u8..20, any::<bool>(), 0_u32..3), 1..60)) {
+        let mut etcd = Etcd::new();
+        let stale = etcd.0.clone();
+        let mut waiting: Vec<Transaction> = Vec::new();
+        for (name, number, late, attempt) in steps {
+            let request = if number < 15 { add(&format!("s{name}"), number) } else { Request::Revoke { name: format!("s{name}") } };
+            let old = if late { &stale } else { &etcd.0 };
+            if let Ok(transaction) = etcd.plan(&request, old, &[], attempt) {
+                waiting.push(transaction);
+            }
+            if !late {
+                while let Some(transaction) = waiting.pop() {
+                    etcd.commit(&transaction);
+                }
+            }
+        }
+        for site in etcd.0.sites() {
+            prop_assert_eq!(&etcd.0.site_of(&site.key.unwrap()).unwrap().name, &site.name);
+        }
+        let (sites, slots) = (etcd.0.sites().count(), etcd.0.slots().count());
+        let ports: BTreeSet<_> = etcd.0.sites().map(|site| site.ports).collect();
+        let addresses: BTreeSet<_> = etcd.0.sites().map(|site| site.ipv4).collect();
+        prop_assert!(sites == slots && sites == ports.len() && sites == addresses.len());
+    }
+}
