@@ -395,6 +395,7 @@ fn all_members_down_a_restarted_hub_serves_from_its_file_and_a_lost_member_comes
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 fn a_cut_off_hub_says_how_old_its_copy_is_and_catches_up_after_a_compaction() {
     with_etcd(|etcd| {
         etcd.init();
@@ -530,6 +531,7 @@ fn a_backup_comes_back_and_takes_no_newer_states_place_unasked() {
 /// Figures for docs/decisions/fleet-state.md.
 #[test]
 #[ignore = "takes a minute; run it with --ignored --nocapture"]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 fn figures_of_ten_thousand_sites() {
     with_etcd(|etcd| {
         etcd.init();
