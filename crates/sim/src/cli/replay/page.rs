@@ -93,7 +93,7 @@ fn played(args: &ReplayArgs) -> String {
         format!("{name} {values}")
     };
     escaped(&format!(
-        "{} for {} s. {}, {}, {}. The download has {} TCP connections. The scheduler is {}. The seed is {}. A packet of \
+        "{} for {} s. {}, {}, {}. TCP connections of the download: {}. The scheduler is {}. The seed is {}. A packet of \
          the call is in time when it arrives within 150 ms.",
         files.join(", "),
         args.seconds,
