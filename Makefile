@@ -48,8 +48,8 @@ build: ## the programs, in target/release
 deb: ## a Debian package of the programs, in target/debian
 	@./packaging/deb.sh
 
-release: ## every package for this machine in dist; for every machine: `make release ARGS=all`
-	@./scripts/release $(ARGS)
+release: ## every package for this machine in dist; for others: `make release ARCH="aarch64 armv7"`, or ARCH=all
+	@./scripts/release $(ARCH) $(ARGS)
 
 bench: build ## the benchmarks of crates/e2e, short (as root)
 	@./scripts/packages test
