@@ -88,6 +88,7 @@ fn pair() -> (Gateway<Hub>, Gateway<Site>) {
         key: site_key.public_key(),
         addresses: vec![SITE_INNER.into()],
         networks: Vec::new(),
+        block: None,
         enabled: true,
         weight: 1,
         rate: Some(RATE),

@@ -2,7 +2,7 @@
 //! datagram that is emitted parses as it was.
 
 use crate::input::Input;
-use ropewalk_types::PATHS_MAX;
+use ropewalk_types::{PATHS_MAX, PortBlock};
 use ropewalk_wire::{
     Control, DATA_HEADER, DEADLINE_NACKS_MAX, Datagram, DeadlineNack, FRAGMENT_HEADER,
     HEADER_NOTICES_MAX, HeaderNotice, Hello, NACK_RUNS_MAX, NackRun, PathReport, Report, Stamp,
@@ -183,6 +183,7 @@ fn welcome(input: &mut Input<'_>) -> Control {
         scheduler: input.u8(),
         addresses: (0..addresses).map(|_| address(input)).collect(),
         hub_addresses: (0..hub_addresses).map(|_| address(input).0).collect(),
+        block: PortBlock::new(input.u32().into(), input.u16(), input.u16()),
     })
 }
 

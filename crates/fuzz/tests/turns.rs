@@ -145,6 +145,7 @@ fn the_status_of_one_worker_looks_at_no_site_of_others() {
             key: PublicKey::from_bytes(key),
             addresses: Vec::new(),
             networks: Vec::new(),
+            block: None,
             enabled: true,
             weight: 1,
             rate: None,

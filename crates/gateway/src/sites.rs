@@ -118,6 +118,7 @@ impl Site {
             key: self.key?,
             addresses: self.addresses().collect(),
             networks: self.networks.clone(),
+            block: None,
             enabled: self.enabled,
             weight: self.weight,
             rate: self.rate_mbit.map(|mbit| u64::from(mbit) * 1_000_000),

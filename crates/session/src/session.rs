@@ -9,7 +9,7 @@ use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::Policy;
 use ropewalk_core::tunnel::Observer;
 use ropewalk_transport::{PublicKey, SocketId};
-use ropewalk_types::{Duration, Ecn, Instant};
+use ropewalk_types::{Duration, Ecn, Instant, PortBlock};
 
 use crate::claim::Statement;
 use crate::command::Command;
@@ -30,6 +30,8 @@ pub enum Event {
         addresses: Vec<IpNet>,
         /// The hub's inner addresses.
         hub_addresses: Vec<IpAddr>,
+        /// Ports of a shared IPv4 address from which this site may send.
+        block: Option<PortBlock>,
     },
     /// The first path to a peer works.
     TunnelUp {

@@ -14,6 +14,7 @@ use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{INNER_MTU_USUAL, SendOptions};
 use ropewalk_transport::{CongestionControl, Identity, PublicKey, Slice};
+use ropewalk_types::{PacketInfo, PortBlock, source_of};
 
 /// Smallest inner MTU that may be configured: IPv6 needs 1,280 bytes (RFC 8200 §5).
 pub const MTU_MIN: usize = 1_280;
@@ -150,6 +151,8 @@ pub struct SiteEntry {
     pub addresses: Vec<IpAddr>,
     /// Networks behind it, for the sites of a relay; they overlap with nothing else of the hub.
     pub networks: Vec<IpNet>,
+    /// Ports of a shared IPv4 address that it sends from and receives at; they overlap with nobody's.
+    pub block: Option<PortBlock>,
     /// A disabled site keeps its addresses but may not connect.
     pub enabled: bool,
     /// Turns at a busy hub beside those of other sites, 1..=[`WEIGHT_MAX`].
@@ -169,20 +172,33 @@ impl SiteEntry {
             key: _,
             addresses,
             networks,
+            block,
             enabled,
             weight: _,
             rate: _,
         } = self;
-        (name, addresses, networks, enabled)
+        (name, addresses, networks, block, enabled)
             == (
                 &other.name,
                 &other.addresses,
                 &other.networks,
+                &other.block,
                 &other.enabled,
             )
     }
 
-    /// Whether packets to and from `ip` are this site's.
+    /// Whether the site may have sent this inner packet: its source is of the site.
+    #[must_use]
+    pub fn sends(&self, packet: &[u8]) -> bool {
+        let block = || {
+            self.block?
+                .sends(packet, &PacketInfo::parse(packet)?)
+                .then_some(())
+        };
+        source_of(packet).is_some_and(|ip| self.owns(&ip)) || block().is_some()
+    }
+
+    /// Whether all packets to and from `ip` are this site's.
     #[must_use]
     pub fn owns(&self, ip: &IpAddr) -> bool {
         self.addresses.contains(ip) || self.networks.iter().any(|net| net.contains(ip))
@@ -193,7 +209,8 @@ impl SiteEntry {
     pub fn places(&self) -> Vec<String> {
         let addresses = self.addresses.iter().map(ToString::to_string);
         let networks = self.networks.iter().map(ToString::to_string);
-        addresses.chain(networks).collect()
+        let block = self.block.iter().map(ToString::to_string);
+        addresses.chain(networks).chain(block).collect()
     }
 }
 

@@ -370,6 +370,7 @@ impl SwarmSite {
                 Event::Assigned {
                     addresses,
                     hub_addresses,
+                    ..
                 } => {
                     let ours = addresses.iter().find_map(|net| v4(net.addr()));
                     let hub = hub_addresses.iter().copied().find_map(v4);

@@ -291,6 +291,7 @@ impl World {
             name: format!("site{site}"),
             key: place.identity.public_key(),
             addresses: spec.addresses(site),
+            block: None,
             networks: (spec.hosts && site == 0)
                 .then(|| SITE_HOSTS.parse().expect("a network"))
                 .into_iter()

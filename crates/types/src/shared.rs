@@ -19,6 +19,19 @@ pub struct PortBlock {
 }
 
 impl PortBlock {
+    /// A block; `None` when it has no ports or port 0.
+    #[must_use]
+    pub const fn new(address: Ipv4Addr, first: u16, last: u16) -> Option<Self> {
+        if first == 0 || first > last {
+            return None;
+        }
+        Some(Self {
+            address,
+            first,
+            last,
+        })
+    }
+
     /// Whether a port of the shared address belongs to the block.
     #[must_use]
     pub const fn has(&self, port: u16) -> bool {

@@ -7,7 +7,7 @@
 //! append fields, and every version reads every `Hello` and `Welcome`.
 
 use crate::{Reader, Versions, WireError};
-use ropewalk_types::PATHS_MAX;
+use ropewalk_types::{PATHS_MAX, PortBlock};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Longest name of a path, in bytes.
@@ -76,6 +76,8 @@ pub struct Welcome {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Inner addresses of the hub.
     pub hub_addresses: Vec<IpAddr>,
+    /// Ports of a shared IPv4 address from which the site may send. Hubs before version 5 name none.
+    pub block: Option<PortBlock>,
 }
 
 /// A message between gateways.
@@ -297,6 +299,9 @@ impl Welcome {
         emit_addresses(self.addresses.iter().copied(), out);
         emit_addresses(self.hub_addresses.iter().map(|&ip| (ip, 0)), out);
         emit_newest(self.versions, out);
+        if self.versions.has_ranges() {
+            emit_block(self.block, out);
+        }
     }
 
     fn parse(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -316,6 +321,7 @@ impl Welcome {
             scheduler,
             addresses,
             hub_addresses: hub_addresses.into_iter().map(|(ip, _)| ip).collect(),
+            block: parse_block(r),
         })
     }
 }
@@ -325,6 +331,21 @@ fn emit_newest(versions: Versions, out: &mut Vec<u8>) {
     if versions.has_ranges() || versions.oldest() < versions.newest() {
         out.push(versions.newest());
     }
+}
+
+/// Nothing stands for no block. A field behind this one would need a block of zeros there.
+fn emit_block(block: Option<PortBlock>, out: &mut Vec<u8>) {
+    if let Some(block) = block {
+        out.extend_from_slice(&block.address.octets());
+        out.extend_from_slice(&block.first.to_be_bytes());
+        out.extend_from_slice(&block.last.to_be_bytes());
+    }
+}
+
+fn parse_block(r: &mut Reader<'_>) -> Option<PortBlock> {
+    let address = r.array::<4>().ok()?;
+    let [first, last] = [r.array().ok()?, r.array().ok()?].map(u16::from_be_bytes);
+    PortBlock::new(address.into(), first, last)
 }
 
 fn parse_newest(r: &mut Reader<'_>, oldest: u8) -> Result<Versions, WireError> {

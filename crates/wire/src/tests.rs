@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use ropewalk_types::PortBlock;
 
 fn header() -> DataHeader {
     DataHeader {
@@ -235,6 +236,7 @@ fn messages_between_gateways_round_trip() {
                 ("fd00::2".parse().expect("ip"), 128),
             ],
             hub_addresses: vec!["10.7.0.1".parse().expect("ip")],
+            block: PortBlock::new([203, 0, 113, 7].into(), 2_048, 4_095),
         }),
         Control::PathGone {
             path: 1,
@@ -318,6 +320,7 @@ fn welcome(oldest: u8, newest: u8) -> Control {
             ("fddc:26d1:2c4::2".parse().expect("ip"), 64),
         ],
         hub_addresses: vec!["10.104.16.1".parse().expect("ip")],
+        block: None,
     })
 }
 

@@ -156,6 +156,7 @@ impl World {
                 key: identity.public_key(),
                 addresses: vec![inner.into()],
                 networks: Vec::new(),
+                block: None,
                 enabled: true,
                 weight: 1,
                 rate: None,

@@ -85,6 +85,7 @@ fn new_hub(base: std::time::Instant, site: PublicKey) -> Session<Hub> {
         key: site,
         addresses: vec![SITE_INNER.into()],
         networks: Vec::new(),
+        block: None,
         enabled: true,
         weight: 1,
         rate: None,

@@ -384,9 +384,11 @@ impl<R: Role + Send + 'static> Engine<R> {
                 Event::Assigned {
                     addresses,
                     hub_addresses,
+                    block,
                 } => EngineEvent::Assigned {
                     addresses,
                     hub_addresses,
+                    block,
                 },
                 Event::TunnelUp { peer } => EngineEvent::TunnelUp { peer },
                 Event::TunnelDown { peer } => EngineEvent::TunnelDown { peer },

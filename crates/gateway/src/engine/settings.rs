@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use ropewalk_session::KeyEvent;
 use ropewalk_transport::PublicKey;
+use ropewalk_types::PortBlock;
 
 /// What an engine needs besides what its session is given.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub enum EngineEvent {
         addresses: Vec<IpNet>,
         /// The hub's inner addresses.
         hub_addresses: Vec<IpAddr>,
+        /// Ports of a shared IPv4 address from which this site may send.
+        block: Option<PortBlock>,
     },
     /// The first path to a peer works.
     TunnelUp {

@@ -349,8 +349,9 @@ impl Site {
             EngineEvent::Assigned {
                 addresses,
                 hub_addresses,
+                block,
             } => {
-                tracing::info!(?addresses, hub = ?hub_addresses, "the hub assigned addresses");
+                tracing::info!(?addresses, ?block, hub = ?hub_addresses, "the hub assigned addresses");
                 let addresses = self.acceptable(addresses);
                 self.assign(&addresses)?;
                 self.set_name_servers(machine);

@@ -154,6 +154,7 @@ impl Hub {
                 scheduler: SchedulerKind::ANY_CODE,
                 addresses: Vec::new(),
                 hub_addresses: Vec::new(),
+                block: None,
             });
             links.queue_control(link, &refusal);
         } else if matches!(link, LinkId::Quic(_)) {
@@ -251,6 +252,7 @@ impl Hub {
                 .map(|ip| (*ip, prefix(ip)))
                 .collect(),
             hub_addresses: self.settings.addresses.iter().map(IpNet::addr).collect(),
+            block: site.entry.block,
         });
         links.queue_control(link, &welcome);
     }

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use ropewalk_transport::{PublicKey, Slice, group_of};
-use ropewalk_types::count_steps;
+use ropewalk_types::{PacketInfo, count_steps};
 use rustc_hash::FxHashMap;
 
+use super::blocks::Blocks;
 use crate::settings::{HubSettings, SiteDirectory, SiteEntry, SitesSince};
 
 /// The list of sites, as a worker of the hub sees it.
@@ -27,6 +28,7 @@ pub(super) struct Listed {
     /// Where those of other workers are. Empty where one worker serves all.
     by_address: FxHashMap<IpAddr, usize>,
     by_network: Vec<(IpNet, usize)>,
+    by_block: Blocks<usize>,
 }
 
 impl Listed {
@@ -45,6 +47,7 @@ impl Listed {
             own: BTreeMap::new(),
             by_address: FxHashMap::default(),
             by_network: Vec::new(),
+            by_block: Blocks::default(),
         };
         listed.follow(sites);
         listed
@@ -69,6 +72,7 @@ impl Listed {
                 self.own.clear();
                 self.by_address.clear();
                 self.by_network.clear();
+                self.by_block = Blocks::default();
                 all.values().for_each(|entry| self.insert(entry));
                 None
             }
@@ -85,10 +89,14 @@ impl Listed {
         self.by_address.extend(addresses);
         let networks = entry.networks.iter().map(|net| (*net, worker));
         self.by_network.extend(networks);
+        if let Some(block) = entry.block {
+            self.by_block.insert(block, worker);
+        }
     }
 
     fn remove(&mut self, entry: &SiteEntry) {
-        if self.worker_of(&entry.key) == self.slice.index() {
+        let worker = self.worker_of(&entry.key);
+        if worker == self.slice.index() {
             self.own.remove(&entry.name);
             return;
         }
@@ -98,6 +106,9 @@ impl Listed {
         if !entry.networks.is_empty() {
             self.by_network
                 .retain(|(net, _)| !entry.networks.contains(net));
+        }
+        if let Some(block) = entry.block {
+            self.by_block.remove(block, worker);
         }
     }
 
@@ -130,6 +141,12 @@ impl Listed {
         group_of(&self.hub, key)
     }
 
+    /// The worker that serves the site that a packet goes to, if it is another one.
+    pub(super) fn receiver(&self, packet: &[u8], info: &PacketInfo) -> Option<usize> {
+        self.find(info.destination())
+            .or_else(|| self.by_block.find(packet, info))
+    }
+
     /// The worker that serves the site with this address, if it is another one.
     pub(super) fn find(&self, ip: IpAddr) -> Option<usize> {
         let behind = |&&(net, _): &&(IpNet, usize)| net.contains(&ip);
@@ -157,6 +174,7 @@ mod tests {
             key: key(number),
             addresses: vec![IpAddr::from([10, 0, 0, number])],
             networks: vec![IpNet::new([10, 1, number, 0].into(), 24).unwrap()],
+            block: None,
             enabled: true,
             weight: 1,
             rate: None,

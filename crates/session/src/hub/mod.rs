@@ -7,6 +7,7 @@
 //! the networks of its sites: packets to them go to it, and may come from it.
 
 mod addresses;
+mod blocks;
 mod claims;
 mod enrolment;
 #[cfg(debug_assertions)]
@@ -28,7 +29,7 @@ use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
 use ropewalk_transport::{KeyCheck, PublicKey, SocketId, TransportError};
-use ropewalk_types::{Instant, Lines, Pace, PacketInfo, PathId, Random, count_steps, source_of};
+use ropewalk_types::{Instant, Lines, Pace, PacketInfo, PathId, Random, count_steps};
 use ropewalk_wire::{Control, Datagram, HEADROOM, Versions};
 use rustc_hash::FxHashMap;
 
@@ -690,7 +691,8 @@ impl sealed::Role for Hub {
             self.invalid_inner += 1;
             return;
         };
-        match self.sites.at(info.destination()) {
+        let packet = &data[HEADROOM..];
+        match self.sites.receiver(packet, &info) {
             Some(index) => {
                 self.ready.touch(index);
                 let (settings, memory) = (&self.settings, self.memory);
@@ -706,7 +708,7 @@ impl sealed::Role for Hub {
                 });
             }
             None if data.get(HEADROOM..).is_some_and(is_link_local) => self.link_local += 1,
-            None => match self.listed.find(info.destination()) {
+            None => match self.listed.receiver(packet, &info) {
                 Some(worker) => self.elsewhere.push_back(Elsewhere {
                     worker,
                     data,
@@ -741,7 +743,7 @@ impl sealed::Role for Hub {
                     let inner = site.peer.tunnel.poll_inner()?;
                     #[cfg(debug_assertions)]
                     fault::meet(&site.entry.name);
-                    if source_of(inner.front()).is_some_and(|ip| site.entry.owns(&ip)) {
+                    if site.entry.sends(inner.front()) {
                         return Some(inner);
                     } else if is_link_local(inner.front()) {
                         *link_local += 1;

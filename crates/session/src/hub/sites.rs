@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use ropewalk_transport::PublicKey;
+use ropewalk_types::PacketInfo;
 use rustc_hash::FxHashMap;
 
 use super::HubSite;
+use super::blocks::Blocks;
 use crate::settings::SiteEntry;
 
 /// Does work for one site; `None` when it panicked. The caller then gives up everything that the work may have left
@@ -32,6 +34,7 @@ pub(super) struct Sites {
     by_address: FxHashMap<IpAddr, usize>,
     /// Networks behind relays. They are few, and searched only for addresses that no site has.
     by_network: Vec<(IpNet, usize)>,
+    by_block: Blocks<usize>,
     /// How many have a rate.
     rated: usize,
     /// Sites whose work has panicked, to be dropped at the next opportunity.
@@ -110,6 +113,13 @@ impl Sites {
             .copied()
     }
 
+    /// The site that a packet goes to, of which `info` is the summary.
+    #[inline]
+    pub(super) fn receiver(&self, packet: &[u8], info: &PacketInfo) -> Option<usize> {
+        self.at(info.destination())
+            .or_else(|| self.by_block.find(packet, info))
+    }
+
     /// Puts a site in a slot.
     pub(super) fn insert(&mut self, site: HubSite) -> usize {
         let index = self.free.pop_first().unwrap_or_else(|| {
@@ -123,6 +133,9 @@ impl Sites {
         self.by_address.extend(addresses);
         let networks = entry.networks.iter().map(|net| (*net, index));
         self.by_network.extend(networks);
+        if let Some(block) = entry.block {
+            self.by_block.insert(block, index);
+        }
         self.slots[index] = Some(site);
         index
     }
@@ -143,6 +156,9 @@ impl Sites {
         if !site.entry.networks.is_empty() {
             self.by_network.retain(|&(_, i)| i != index);
         }
+        if let Some(block) = site.entry.block {
+            self.by_block.remove(block, index);
+        }
         Some(site)
     }
 
@@ -159,6 +175,9 @@ impl Sites {
             // A slot that the site had by its new key for a moment has taken the addresses along.
             let addresses = entry.addresses.iter().map(|ip| (*ip, index));
             self.by_address.extend(addresses);
+            if let Some(block) = entry.block {
+                self.by_block.insert(block, index);
+            }
         }
         self.rated += usize::from(entry.rate.is_some());
         self.rated -= usize::from(site.entry.rate.is_some());

@@ -127,6 +127,7 @@ fn site(number: u32) -> SiteEntry {
         key: PublicKey::from_bytes(bytes),
         addresses: Vec::new(),
         networks: Vec::new(),
+        block: None,
         enabled: true,
         weight: 1,
         rate: None,

@@ -25,7 +25,7 @@ use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{PathState, Tunnel};
 use ropewalk_transport::{PublicKey, SocketId, TransportError};
-use ropewalk_types::{Instant, PATHS_MAX, PathId, Random};
+use ropewalk_types::{Instant, PATHS_MAX, PathId, PortBlock, Random};
 use ropewalk_wire::{Control, Datagram, Versions, Welcome, agree};
 
 use crate::command::Command;
@@ -54,7 +54,7 @@ pub struct Site {
     session: u64,
     random: Random,
     hub_session: Option<u64>,
-    assigned: Option<(Vec<IpNet>, Vec<IpAddr>)>,
+    assigned: Option<(Vec<IpNet>, Vec<IpAddr>, Option<PortBlock>)>,
     /// Scheduler asked of the hub and not confirmed.
     scheduler_wanted: Option<SchedulerKind>,
     scheduler_due: Instant,
@@ -181,12 +181,14 @@ impl Site {
         let assigned = (
             nets.filter(|net| usable(net.addr())).collect::<Vec<_>>(),
             hub.filter(|ip| usable(*ip)).collect::<Vec<_>>(),
+            welcome.block,
         );
         if self.assigned.as_ref() != Some(&assigned) {
-            let (addresses, hub_addresses) = assigned.clone();
+            let (addresses, hub_addresses, block) = assigned.clone();
             self.events.push_back(Event::Assigned {
                 addresses,
                 hub_addresses,
+                block,
             });
             self.assigned = Some(assigned);
         }
@@ -495,7 +497,7 @@ impl sealed::Role for Site {
         status.role = "site";
         status.rotation = self.key_status(links);
         let mut tunnel = self.peer.status(links);
-        if let Some((addresses, hub_addresses)) = &self.assigned {
+        if let Some((addresses, hub_addresses, _)) = &self.assigned {
             status.addresses = addresses.iter().map(ToString::to_string).collect();
             tunnel.peer_addresses = hub_addresses.iter().map(ToString::to_string).collect();
         }
