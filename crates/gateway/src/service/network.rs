@@ -4,6 +4,7 @@
 //! Invariant: changes that outlive the process are recorded in [`Changes`] first.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail};
@@ -361,6 +362,8 @@ pub fn egress(config: &HubConfig, sites: &Sites, interfaces: &[Interface]) -> Eg
 pub struct Firewall {
     /// `None` once they are [closed](Self::close).
     nat: Mutex<Option<HubNat>>,
+    /// Whether somebody closes them. A mutex gives no turns: who has it may take it again before one that waits.
+    closing: AtomicBool,
     /// What [`Self::translate`] has asked for. Held for no longer than a look at the value takes.
     translation: Mutex<Option<Translation>>,
     /// Whether there are rules at all.
@@ -377,6 +380,7 @@ impl Firewall {
     pub fn new(nat: HubNat, forward: bool) -> Self {
         Self {
             nat: Mutex::new(Some(nat)),
+            closing: AtomicBool::new(false),
             translation: Mutex::default(),
             forward,
             apply: nft::apply_hub,
@@ -388,7 +392,7 @@ impl Firewall {
     /// # Errors
     /// Not permitted, `nft` refuses, or the hub is stopping. The former rules stay.
     pub fn change(&self, change: impl FnOnce(&mut HubNat)) -> anyhow::Result<()> {
-        let mut nat = lock(&self.nat);
+        let mut nat = self.open();
         let nat = nat.as_mut().context("the hub is stopping")?;
         self.renew(nat, change).map(drop)
     }
@@ -399,7 +403,7 @@ impl Firewall {
     /// # Errors
     /// Not permitted, or `nft` refuses.
     pub fn keep(&self) -> anyhow::Result<bool> {
-        match lock(&self.nat).as_mut() {
+        match self.open().as_mut() {
             Some(nat) => self.renew(nat, |_| {}),
             None => Ok(false),
         }
@@ -430,7 +434,17 @@ impl Firewall {
     /// Lets nobody change the rules any more, so that what takes them back comes last. Waits for an `nft` that runs,
     /// which is killed when it takes too long: 5 s, and 20 s with very many rules.
     pub fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
         lock(&self.nat).take();
+    }
+
+    /// The rules, which whoever closes them waits for; `None` from the begin of [`Self::close`] on.
+    fn open(&self) -> MutexGuard<'_, Option<HubNat>> {
+        let mut nat = lock(&self.nat);
+        if self.closing.load(Ordering::SeqCst) {
+            nat.take();
+        }
+        nat
     }
 }
 
@@ -676,6 +690,31 @@ mod tests {
         assert!(!firewall.keep().unwrap(), "no table of the test is kept");
         assert_eq!(RUNS.lock().unwrap().0, 1, "rules were set after the end");
         assert_eq!(late.unwrap_err().to_string(), "the hub is stopping");
+    }
+
+    #[test]
+    fn whoever_set_rules_while_they_were_closed_sets_none_after_them() {
+        static RUNS: Runs = Mutex::new((0, false));
+        let firewall = firewall(|_| {
+            run(&RUNS);
+            Ok(())
+        });
+        let several = Arc::clone(&firewall);
+        let changes = std::thread::spawn(move || {
+            let addresses = ["192.0.2.1", "192.0.2.2", "192.0.2.3"];
+            addresses.map(|address| {
+                let to = Translation::To(to(address));
+                several.change(|nat| nat.translation = to).is_ok()
+            })
+        });
+        wait_for_run(&RUNS);
+        let closing = Arc::clone(&firewall);
+        let closed = std::thread::spawn(move || closing.close());
+        std::thread::sleep(Duration::from_millis(100));
+        RUNS.lock().unwrap().1 = true;
+        assert_eq!(changes.join().unwrap(), [true, false, false]);
+        closed.join().unwrap();
+        assert_eq!(RUNS.lock().unwrap().0, 1, "rules were set after the end");
     }
 
     #[test]
