@@ -58,6 +58,8 @@ pub struct HubConfig {
     pub forward: bool,
     /// Whether their addresses are translated to the hub's.
     pub masquerade: bool,
+    /// Routing table in which each site that is served has its routes, for a routing daemon.
+    pub routes_table: Option<u32>,
     /// What sites may reach beside the internet and the hub's inner addresses, unless their entries
     /// say something else.
     pub allow: Vec<Allowed>,
@@ -131,7 +133,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
     let common = common::read(root, path, defaults);
     let (listen, tcp_listen, public) = root.section("listen", read_listen);
     let (pool_v4, pool_v6) = root.section("pool", read_pools);
-    let (forward, masquerade) = root.section("network", |network| {
+    let (forward, masquerade, routes_table) = root.section("network", |network| {
         let forward = network.boolean("forward").unwrap_or(true);
         let masquerade = network.boolean("masquerade").unwrap_or(forward);
         if masquerade && !forward {
@@ -141,7 +143,9 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
                 "set forward = true or masquerade = false",
             );
         }
-        (forward, masquerade)
+        let table = network.integer("routes_table", ROUTES_TABLE);
+        let table = table.and_then(|table| u32::try_from(table).ok());
+        (forward, masquerade, table)
     });
     let allow = root.section("egress", |section| {
         let allow = egress::read(section);
@@ -171,10 +175,14 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
         pool_v6,
         forward,
         masquerade,
+        routes_table,
         allow,
         onward: None,
     }
 }
+
+/// What `routes_table` may be: the tables below are of the kernel and of distributions.
+const ROUTES_TABLE: RangeInclusive<u64> = 1..=u32::MAX as u64;
 
 pub(super) fn read_workers(root: &mut Section<'_>) -> Option<usize> {
     let workers = root.integer_or_auto("workers", 1..=WORKERS_MAX);

@@ -91,6 +91,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> Option<RelayConfig> {
             pool_v6,
             forward: true,
             masquerade,
+            routes_table: None,
             allow,
             onward: Some(onward.interface.clone()),
             common: Common {
@@ -103,6 +104,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> Option<RelayConfig> {
             endpoints,
             tcp_port,
             tcp_fallback,
+            spare: None,
             routes: Vec::new(),
             assigned: None,
             kill_switch: false,

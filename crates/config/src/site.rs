@@ -32,6 +32,8 @@ pub struct SiteConfig {
     pub tcp_port: u16,
     /// Whether to fall back to TLS over TCP where UDP is blocked.
     pub tcp_fallback: bool,
+    /// The hub to which the site moves when the hub does not answer any more.
+    pub spare: Option<Spare>,
     /// Networks that are reached through the tunnel.
     pub routes: Vec<IpNet>,
     /// Networks in which the hub may give this site addresses; `None` takes private ones.
@@ -47,6 +49,15 @@ pub struct SiteConfig {
     pub uplinks: UplinkRules,
     /// What goes beside the tunnel, if anything does.
     pub direct: Option<Box<Direct>>,
+}
+
+/// A hub that waits for a site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spare {
+    /// Its public key.
+    pub key: PublicKey,
+    /// Where it is reached over UDP, preferred first.
+    pub endpoints: Vec<HostPort>,
 }
 
 /// Parses `text`, which was read from `path`.
@@ -72,6 +83,15 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> Option<SiteConfig> {
     };
     let common = common::read(root, path, defaults);
     let hub = root.section("hub", read_hub);
+    let spares = root.sections("spare", SPARES_MAX, read_spare);
+    let spare = spares.into_iter().flatten().next();
+    if hub.as_ref().map(|hub| hub.0) == spare.as_ref().map(|spare| spare.key) && spare.is_some() {
+        root.reject(
+            "spare",
+            "the spare has the key of the hub",
+            "write the key that `ropewalk key` shows on the other hub",
+        );
+    }
     let network = root.section("network", read_network);
     let uplinks = uplinks::read(root);
     let direct = direct::read(root, &common, &uplinks).map(Box::new);
@@ -82,6 +102,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> Option<SiteConfig> {
         endpoints,
         tcp_port,
         tcp_fallback,
+        spare,
         routes: network.routes,
         assigned: network.assigned,
         kill_switch: network.kill_switch,
@@ -97,6 +118,27 @@ pub(super) type NextHub = (PublicKey, Vec<HostPort>, u16, bool);
 
 pub(super) fn read_hub(hub: &mut Section<'_>) -> Option<NextHub> {
     let remedy = "run `ropewalk join`, which writes this file";
+    let (key, endpoints) = read_place(hub, remedy);
+    let tcp_port = hub.integer("tcp_port", 1..=65_535);
+    let tcp_port = tcp_port.map_or(TCP_PORT, |port| u16::try_from(port).unwrap_or(TCP_PORT));
+    let fallback = hub.boolean("tcp_fallback").unwrap_or(true);
+    Some((key?, endpoints?, tcp_port, fallback))
+}
+
+/// Most hubs that wait for a site.
+const SPARES_MAX: usize = 1;
+
+fn read_spare(spare: &mut Section<'_>) -> Option<Spare> {
+    let remedy = "take it from that hub: `ropewalk key`, and `public` in its configuration";
+    let (key, endpoints) = read_place(spare, remedy);
+    Some(Spare {
+        key: key?,
+        endpoints: endpoints?,
+    })
+}
+
+/// Key and endpoints of a hub.
+fn read_place(hub: &mut Section<'_>, remedy: &str) -> (Option<PublicKey>, Option<Vec<HostPort>>) {
     let key = hub.like(KEY).text(
         "key",
         "the 44 characters that `ropewalk key` shows on the hub",
@@ -116,10 +158,7 @@ pub(super) fn read_hub(hub: &mut Section<'_>) -> Option<NextHub> {
         "the hub needs an endpoint",
         "write [\"hub.example.org:4443\"]",
     );
-    let tcp_port = hub.integer("tcp_port", 1..=65_535);
-    let tcp_port = tcp_port.map_or(TCP_PORT, |port| u16::try_from(port).unwrap_or(TCP_PORT));
-    let fallback = hub.boolean("tcp_fallback").unwrap_or(true);
-    Some((key?, endpoints?, tcp_port, fallback))
+    (key, endpoints)
 }
 
 /// What every public key matches, for schemas: 32 bytes in base64.

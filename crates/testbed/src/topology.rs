@@ -448,7 +448,8 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
 /// The server's IPv6 address (RFC 3849).
 pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 10);
 
-const HUB_LAN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+/// Address of the hub towards the server.
+pub const HUB_LAN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 const HUB_LAN_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 1);
 /// Uplink `i` has subnet `192.168.(10 + i).0/24`.
 const FIRST_SUBNET: u8 = 10;

@@ -272,9 +272,10 @@ impl Hello {
         let marks = r.u8()?;
         let (scheduler, weight) = (r.u8()?, r.u16()?);
         let name = parse_text(r, NAME_MAX)?;
+        let versions = parse_newest(r, oldest)?;
         Ok(Self {
-            versions: parse_newest(r, oldest)?,
-            claim: Claim::parse(r).ok(),
+            versions,
+            claim: Claim::parse(r).ok().filter(|_| versions.has_ranges()),
             session,
             path,
             generation,
@@ -312,8 +313,9 @@ impl Welcome {
         let (generation, scheduler) = (r.u32()?, r.u8()?);
         let addresses = parse_addresses(r)?;
         let hub_addresses = parse_addresses(r)?;
+        let versions = parse_newest(r, oldest)?;
         Ok(Self {
-            versions: parse_newest(r, oldest)?,
+            versions,
             session,
             hub_session,
             path,
@@ -321,7 +323,7 @@ impl Welcome {
             scheduler,
             addresses,
             hub_addresses: hub_addresses.into_iter().map(|(ip, _)| ip).collect(),
-            block: parse_block(r),
+            block: parse_block(r).filter(|_| versions.has_ranges()),
         })
     }
 }

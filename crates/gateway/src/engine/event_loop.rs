@@ -402,8 +402,16 @@ impl<R: Role + Send + 'static> Engine<R> {
                     proved,
                 },
                 Event::Key(event) => EngineEvent::Key(event),
-                // Gateways know one hub so far.
-                Event::Served { .. } | Event::Withdrawn { .. } | Event::Moved { .. } => continue,
+                Event::Served {
+                    addresses,
+                    statement,
+                    ..
+                } => EngineEvent::Served {
+                    addresses,
+                    epoch: statement.map_or(0, |statement| statement.epoch),
+                },
+                Event::Withdrawn { addresses, .. } => EngineEvent::Withdrawn { addresses },
+                Event::Moved { hub, epoch } => EngineEvent::Moved { hub, epoch },
                 Event::MtuChanged(mtu) => {
                     let set = |mtu| self.tun.set_mtu(mtu).map(|()| mtu);
                     match self.colleagues.agree_on_mtu(mtu, set) {

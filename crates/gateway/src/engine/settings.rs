@@ -43,6 +43,25 @@ pub enum EngineEvent {
         /// Name of the peer.
         peer: String,
     },
+    /// This hub serves a site from now on: packets to these addresses go into the TUN interface (hub only).
+    Served {
+        /// Addresses of the site, and the networks behind it.
+        addresses: Vec<IpNet>,
+        /// Rises with every move of the site to another hub; 0 of a site with one hub.
+        epoch: u64,
+    },
+    /// This hub no longer serves a site with these addresses (hub only).
+    Withdrawn {
+        /// Addresses of the site, and the networks behind it.
+        addresses: Vec<IpNet>,
+    },
+    /// Another hub serves this site from now on (site only).
+    Moved {
+        /// Name of the hub.
+        hub: String,
+        /// Rises with every move.
+        epoch: u64,
+    },
     /// The MTU of the TUN interface, in bytes, should be this now; the engine has set it.
     MtuChanged(usize),
     /// The holder of an invitation wants to be the invited site, or a site wants to have another key (hub only).

@@ -18,6 +18,7 @@ use super::admission::inbox::{AdmissionThread, Inbox};
 use super::api::{Api, Reload};
 use super::memory::{self, Memory};
 use super::network::Firewall;
+use super::site_routes::SiteRoutes;
 use super::watchdog::Watchdog;
 use super::{
     ApiSocket, Asked, Prepared, RunningEngine, STOP_TIMEOUT, Signals, event_channel, host_settings,
@@ -62,6 +63,8 @@ pub(super) struct Hub {
     pub(super) firewall: Arc<Firewall>,
     /// Sites known at the start.
     pub(super) sites: usize,
+    /// Routes to the sites that are served.
+    routes: SiteRoutes,
 }
 
 pub(super) async fn run(
@@ -173,6 +176,7 @@ impl Hub {
             reload: Arc::new(move || Box::pin(inbox.reload())),
             firewall,
             sites: sites.all().len(),
+            routes: SiteRoutes::new(engine.tun.clone(), config.routes_table),
             engine,
         })
     }
@@ -205,11 +209,14 @@ impl Hub {
                     Some(EngineEvent::Key(KeyEvent::Used(key))) => {
                         self.admission.inbox.confirm(key);
                     }
+                    Some(EngineEvent::Served { addresses, epoch }) => self.routes.serve(&addresses, epoch),
+                    Some(EngineEvent::Withdrawn { addresses }) => self.routes.withdraw(&addresses),
                     // The engine writes tunnels down at a bounded pace for each site.
                     Some(
                         EngineEvent::TunnelUp { .. }
                         | EngineEvent::TunnelDown { .. }
                         | EngineEvent::Assigned { .. }
+                        | EngineEvent::Moved { .. }
                         | EngineEvent::Key(_),
                     ) => {}
                     Some(EngineEvent::Stopped { error: Some(error) }) => {

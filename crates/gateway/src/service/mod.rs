@@ -24,6 +24,7 @@ mod relay;
 pub mod restarts;
 mod rights;
 mod site;
+mod site_routes;
 mod supplicant;
 mod watchdog;
 mod workers;

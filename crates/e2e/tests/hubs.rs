@@ -1,0 +1,281 @@
+//! A site with two hubs: one dies, and connections go on through the other.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ropewalk_e2e::{Ground, ready, two_links};
+use ropewalk_testbed::gateway::{Gateway, GatewaySpec};
+use ropewalk_testbed::topology::{HUB_LAN, SERVER};
+use ropewalk_testbed::traffic::Direction;
+use ropewalk_testbed::traffic::bulk::{Bulk, BulkSpec};
+use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
+use ropewalk_testbed::{Namespace, Process, TopologySpec, veth};
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// Where the second hub is reached.
+const SECOND: &str = "192.0.2.2";
+/// The server's and the second hub's address between the two.
+const SERVER_SIDE: &str = "10.9.2.1";
+const SECOND_SIDE: &str = "10.9.2.2";
+
+/// Two hubs between a site and a server, which hears the routes of both by BGP.
+struct Scene {
+    // Fields are dropped in this order: what runs in namespaces first.
+    site: Gateway,
+    first: Gateway,
+    second: Gateway,
+    _routers: Vec<Process>,
+    _space: Namespace,
+    ground: Ground,
+}
+
+/// BIRD with this configuration.
+fn bird(directory: &PathBuf, name: &str, within: &Namespace, text: &str) -> Process {
+    let path = |end: &str| directory.join(format!("{name}.{end}"));
+    let head = "log stderr all;\nprotocol device { scan time 1; }\n";
+    std::fs::write(path("conf"), format!("{head}{text}")).unwrap();
+    let program = within.program("bird").arg("-f").arg("-c").arg(path("conf"));
+    let program = program
+        .arg("-s")
+        .arg(path("ctl"))
+        .arg("-P")
+        .arg(path("pid"));
+    program.start(directory, name).unwrap()
+}
+
+/// What BIRD on a hub is told: routes to sites go to the server, the newest first.
+fn of_hub(own: &str, server: &str) -> String {
+    format!(
+        "router id {own};\n\
+         protocol kernel sites {{ kernel table 4443; learn; ipv4 {{ import all; export none; }}; }}\n\
+         protocol bgp server {{\n  local {own} as 65000;\n  neighbor {server} as 65000;\n\
+         \x20 connect delay time 1;\n  ipv4 {{\n    import none;\n    next hop self;\n\
+         \x20   export filter {{ bgp_med = krt_metric; accept; }};\n  }};\n}}\n"
+    )
+}
+
+fn of_server() -> String {
+    let peer = |name: &str, own: &str, hub: &str| {
+        format!(
+            "protocol bgp {name} {{ local {own} as 65000; neighbor {hub} as 65000; connect delay time 1; \
+             ipv4 {{ import all; export none; }}; }}\n"
+        )
+    };
+    format!(
+        "router id {SERVER};\nprotocol kernel {{ ipv4 {{ import none; export all; }}; }}\n{}{}",
+        peer("first", &SERVER.to_string(), &HUB_LAN.to_string()),
+        peer("second", SERVER_SIDE, SECOND_SIDE),
+    )
+}
+
+impl Scene {
+    fn new(purpose: &str) -> Self {
+        let spec = TopologySpec {
+            server_routes: false,
+            ..TopologySpec::new(purpose, two_links())
+        };
+        let ground = Ground::new(&spec).unwrap();
+        let (net, server) = (ground.topology.hub(), ground.topology.server());
+        let space = Namespace::create(purpose, "second").unwrap();
+        veth((net, "tosecond"), (&space, "wan"), 1_500).unwrap();
+        veth((server, "tosecond"), (&space, "lan"), 1_500).unwrap();
+        net.ip("addr add 192.0.2.1/30 dev tosecond").unwrap();
+        server
+            .ip(&format!("addr add {SERVER_SIDE}/30 dev tosecond"))
+            .unwrap();
+        space
+            .ip(&format!(
+                "addr add {SECOND}/30 dev wan\naddr add {SECOND_SIDE}/30 dev lan\n\
+                 route add default via 192.0.2.1\nroute add {SERVER} via {SERVER_SIDE}"
+            ))
+            .unwrap();
+        let directory = ground.topology.directory().to_owned();
+        let lan = HUB_LAN.to_string();
+        let routers = vec![
+            bird(
+                &directory,
+                "bird-first",
+                net,
+                &of_hub(&lan, &SERVER.to_string()),
+            ),
+            bird(
+                &directory,
+                "bird-second",
+                &space,
+                &of_hub(SECOND_SIDE, SERVER_SIDE),
+            ),
+            bird(&directory, "bird-server", server, &of_server()),
+        ];
+        let hub = GatewaySpec {
+            network: "masquerade = false\nroutes_table = 4443".into(),
+            ..GatewaySpec::default()
+        };
+        let beside = directory.join("second");
+        std::fs::create_dir_all(&beside).unwrap();
+        let mut first = Gateway::hub(net, &directory, &hub).unwrap();
+        let mut second = Gateway::hub(&space, &beside, &hub).unwrap();
+        first.start().unwrap();
+        second.start().unwrap();
+        let key = second.run(&["key"]).unwrap().success().unwrap();
+        let token = first.invite("site").unwrap();
+        let spare = format!(
+            "[[spare]]\nkey = \"{}\"\nendpoints = [\"{SECOND}:4443\"]\n",
+            key.trim()
+        );
+        let spec = GatewaySpec {
+            more: spare,
+            ..GatewaySpec::default()
+        };
+        let site = ground.topology.site();
+        let mut site = Gateway::site(site, &directory, "site", &token, &spec).unwrap();
+        let list = |hub: &Gateway| {
+            let mut found = walk(hub.directory());
+            found.retain(|path| path.ends_with("sites.toml"));
+            found
+        };
+        let target = list(&second).pop();
+        let target = target.unwrap_or_else(|| {
+            let source = list(&first).pop().unwrap();
+            let within = source.strip_prefix(first.directory()).unwrap().to_owned();
+            second.directory().join(within)
+        });
+        std::fs::copy(list(&first).pop().unwrap(), target).unwrap();
+        second
+            .run(&["invite", "--reload"])
+            .unwrap()
+            .success()
+            .unwrap();
+        site.start().unwrap();
+        site.wait_paths(2, LIMIT).unwrap();
+        let scene = Self {
+            site,
+            first,
+            second,
+            _routers: routers,
+            _space: space,
+            ground,
+        };
+        scene.await_route("wan");
+        // The idle connections to the spare are up after a round trip or two.
+        std::thread::sleep(Duration::from_secs(1));
+        scene
+    }
+
+    /// Waits until the server sends packets for the site by this interface.
+    fn await_route(&self, interface: &str) {
+        let site = self.site.status().unwrap().address(false).unwrap();
+        let end = Instant::now() + LIMIT;
+        loop {
+            let server = self.ground.topology.server();
+            let arguments = ["route", "get", &site.to_string()];
+            let route = server.ip_json(&arguments).unwrap();
+            if route[0]["dev"] == interface {
+                return;
+            }
+            assert!(Instant::now() < end, "no route by {interface}: {route}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Loses the first hub amid downloads and a call. The longest time without a packet of the call.
+    fn lose(&mut self, lose: impl FnOnce(&mut Self)) -> Duration {
+        let ends = self.ground.topology.endpoints();
+        let bulk = Bulk::start(&ends, &BulkSpec::download(2, 2 * LIMIT)).unwrap();
+        let call = ProbeSpec {
+            direction: Direction::Download,
+            interval: Duration::from_millis(20),
+            size: 160,
+        };
+        let call = Probe::start(&ends, &call).unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        let from = call.elapsed();
+        lose(self);
+        std::thread::sleep(Duration::from_secs(3));
+        let to = call.elapsed();
+        let before = bulk.received();
+        std::thread::sleep(Duration::from_secs(2));
+        let after = bulk.received();
+        let gap = call.finish().unwrap().longest_gap(from, to);
+        let report = bulk.stop().unwrap();
+        assert_eq!(report.broken(), 0, "{:?}", report.reasons());
+        assert!(
+            after - before > 1_000_000,
+            "{} bytes in 2 s",
+            after - before
+        );
+        self.await_route("tosecond");
+        let served = self.second.status().unwrap().tunnels;
+        assert!(served.iter().any(|tunnel| tunnel.up), "{served:?}");
+        eprintln!("longest gap {} ms", gap.as_millis());
+        gap
+    }
+}
+
+/// All files below a directory.
+fn walk(directory: &std::path::Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .flat_map(|path| {
+            if path.is_dir() {
+                walk(&path)
+            } else {
+                vec![path]
+            }
+        })
+        .collect()
+}
+
+/// Longest time without a packet of a call. The site notices a silence within 0.5 s, and moves in two round trips
+/// of 20 ms; the rest is for a busy machine.
+const GAP: Duration = Duration::from_millis(1_500);
+
+#[test]
+fn connections_go_on_when_their_hub_is_killed() {
+    if !ready() {
+        return;
+    }
+    let mut scene = Scene::new("hubdies");
+    let gap = scene.lose(|scene| scene.first.kill());
+    assert!(gap < GAP, "{gap:?}");
+    // The first hub is the spare once it is back, and takes over when the second dies.
+    scene.first.start().unwrap();
+    std::thread::sleep(Duration::from_secs(8));
+    let bulk = Bulk::start(
+        &scene.ground.topology.endpoints(),
+        &BulkSpec::download(2, LIMIT),
+    )
+    .unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    scene.second.kill();
+    scene.await_route("wan");
+    std::thread::sleep(Duration::from_secs(2));
+    let before = bulk.received();
+    std::thread::sleep(Duration::from_secs(2));
+    let carried = bulk.received() - before;
+    let report = bulk.stop().unwrap();
+    assert_eq!(report.broken(), 0, "{:?}", report.reasons());
+    assert!(carried > 1_000_000, "{carried} bytes in 2 s");
+}
+
+#[test]
+fn connections_go_on_when_nothing_reaches_their_hub_any_more() {
+    if !ready() {
+        return;
+    }
+    let mut scene = Scene::new("hubcut");
+    let gap = scene.lose(|scene| {
+        let net = scene.ground.topology.hub();
+        net.nft(
+            "table inet cut { chain input { type filter hook input priority 0; udp dport 4443 drop; \
+             tcp dport 443 drop; } }",
+        )
+        .unwrap();
+    });
+    assert!(gap < GAP, "{gap:?}");
+    // The first hub has not heard of the move, and its route is still there: the newer one wins.
+    let listed = scene.ground.topology.hub();
+    let listed = listed.ip_json(&["route", "show", "table", "4443"]).unwrap();
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+}
