@@ -1,7 +1,7 @@
 //! A site with two hubs: one dies, and connections go on through the other.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ropewalk_e2e::{Ground, ready, two_links};
@@ -31,7 +31,7 @@ struct Scene {
 }
 
 /// BIRD with this configuration.
-fn bird(directory: &PathBuf, name: &str, within: &Namespace, text: &str) -> Process {
+fn bird(directory: &Path, name: &str, within: &Namespace, text: &str) -> Process {
     let path = |end: &str| directory.join(format!("{name}.{end}"));
     let head = "log stderr all;\nprotocol device { scan time 1; }\n";
     std::fs::write(path("conf"), format!("{head}{text}")).unwrap();
@@ -69,6 +69,29 @@ fn of_server() -> String {
     )
 }
 
+/// A namespace for the second hub, between the network of the first and the server.
+fn second_place(purpose: &str, net: &Namespace, server: &Namespace) -> Namespace {
+    let space = Namespace::create(purpose, "second").unwrap();
+    veth((net, "tosecond"), (&space, "wan"), 1_500).unwrap();
+    veth((server, "tosecond"), (&space, "lan"), 1_500).unwrap();
+    net.ip("addr add 192.0.2.1/30 dev tosecond").unwrap();
+    server
+        .ip(&format!("addr add {SERVER_SIDE}/30 dev tosecond"))
+        .unwrap();
+    space
+        .ip(&format!(
+            "addr add {SECOND}/30 dev wan\naddr add {SECOND_SIDE}/30 dev lan\n\
+             route add default via 192.0.2.1\nroute add {SERVER} via {SERVER_SIDE}"
+        ))
+        .unwrap();
+    space
+}
+
+/// The list of sites of a hub.
+fn list_of(hub: &Gateway) -> PathBuf {
+    hub.directory().join("state/sites.toml")
+}
+
 impl Scene {
     fn new(purpose: &str) -> Self {
         let spec = TopologySpec {
@@ -77,19 +100,7 @@ impl Scene {
         };
         let ground = Ground::new(&spec).unwrap();
         let (net, server) = (ground.topology.hub(), ground.topology.server());
-        let space = Namespace::create(purpose, "second").unwrap();
-        veth((net, "tosecond"), (&space, "wan"), 1_500).unwrap();
-        veth((server, "tosecond"), (&space, "lan"), 1_500).unwrap();
-        net.ip("addr add 192.0.2.1/30 dev tosecond").unwrap();
-        server
-            .ip(&format!("addr add {SERVER_SIDE}/30 dev tosecond"))
-            .unwrap();
-        space
-            .ip(&format!(
-                "addr add {SECOND}/30 dev wan\naddr add {SECOND_SIDE}/30 dev lan\n\
-                 route add default via 192.0.2.1\nroute add {SERVER} via {SERVER_SIDE}"
-            ))
-            .unwrap();
+        let space = second_place(purpose, net, server);
         let directory = ground.topology.directory().to_owned();
         let lan = HUB_LAN.to_string();
         let routers = vec![
@@ -129,18 +140,7 @@ impl Scene {
         };
         let site = ground.topology.site();
         let mut site = Gateway::site(site, &directory, "site", &token, &spec).unwrap();
-        let list = |hub: &Gateway| {
-            let mut found = walk(hub.directory());
-            found.retain(|path| path.ends_with("sites.toml"));
-            found
-        };
-        let target = list(&second).pop();
-        let target = target.unwrap_or_else(|| {
-            let source = list(&first).pop().unwrap();
-            let within = source.strip_prefix(first.directory()).unwrap().to_owned();
-            second.directory().join(within)
-        });
-        std::fs::copy(list(&first).pop().unwrap(), target).unwrap();
+        std::fs::copy(list_of(&first), list_of(&second)).unwrap();
         second
             .run(&["invite", "--reload"])
             .unwrap()
@@ -210,21 +210,6 @@ impl Scene {
         eprintln!("longest gap {} ms", gap.as_millis());
         gap
     }
-}
-
-/// All files below a directory.
-fn walk(directory: &std::path::Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).unwrap();
-    let paths = entries.map(|entry| entry.unwrap().path());
-    paths
-        .flat_map(|path| {
-            if path.is_dir() {
-                walk(&path)
-            } else {
-                vec![path]
-            }
-        })
-        .collect()
 }
 
 /// Longest time without a packet of a call. The site notices a silence within 0.5 s, and moves in two round trips

@@ -25,6 +25,7 @@ pub mod restarts;
 mod rights;
 mod site;
 mod site_routes;
+mod spare;
 mod supplicant;
 mod watchdog;
 mod workers;

@@ -16,7 +16,7 @@ use ropewalk_api::{PathUse, Quota};
 use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::sysctl;
 use ropewalk_session::{HubAddresses, SiteHub, SiteSettings};
-use ropewalk_transport::Identity;
+use ropewalk_transport::{Identity, PublicKey};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -27,6 +27,7 @@ use super::guard::Guard;
 use super::keys::{ChangeKey, KeyThread, SiteKeys};
 use super::managers::{self, Managers, News};
 use super::memory::{CountQuotas, Memory};
+use super::spare::Spare;
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::watchdog::Watchdog;
 use super::{
@@ -39,8 +40,6 @@ use crate::engine::settings::{EngineEvent, HostSettings};
 use crate::engine::start_site;
 use crate::hub_keys::HubKeys;
 use ropewalk_balance::Turn;
-use ropewalk_config::hub::TCP_PORT;
-use ropewalk_config::site::Spare;
 use ropewalk_config::uplinks::UplinkRules;
 use ropewalk_config::values::HostPort;
 use ropewalk_config::{self as config, SiteConfig};
@@ -68,7 +67,7 @@ pub(super) struct Site {
     quotas: Quotas,
     config: SiteConfig,
     hub: Arc<HubAddresses>,
-    spare: Option<SpareHub>,
+    spare: Spare,
     rules: Arc<Mutex<UplinkRules>>,
     reloads: mpsc::Receiver<()>,
     interfaces: watch::Receiver<Vec<Interface>>,
@@ -188,11 +187,8 @@ impl Site {
         let Some(addresses) = first_addresses(&config.endpoints, &guard, signals).await else {
             return Ok(None);
         };
-        let spare = match &config.spare {
-            Some(spare) => Some(SpareHub::find(spare, &guard).await),
-            None => None,
-        };
-        guard.set_hub(&with_spare(&addresses, spare.as_ref()))?;
+        let spare = Spare::find(config.spare.as_ref(), &guard).await;
+        guard.set_hub(&spare.beside(&addresses))?;
         let keys = SiteKeys {
             key_file: config.common.key_file.clone(),
             state_dir: config.common.state_dir.clone(),
@@ -203,14 +199,7 @@ impl Site {
         let (sink, events) = event_channel();
         let settings = SiteSettings {
             common: session_settings(identity.clone(), &config.common),
-            hubs: std::iter::once(SiteHub {
-                name: "hub".into(),
-                key: keys.hub.key,
-                addresses: Arc::clone(&hub),
-                tcp_port: config.tcp_port,
-            })
-            .chain(spare.as_ref().map(SpareHub::settings))
-            .collect(),
+            hubs: spare.after(home(&config, keys.hub.key, &hub)),
             udp_blocked_fallback: config.tcp_fallback,
             ipv6: sysctl::has_ipv6(),
         };
@@ -330,13 +319,9 @@ impl Site {
                 }
                 () = self.guard.tick() => self.keep_guard(),
                 () = sleep_until(resolve_at) => {
-                    let spare = match &self.spare {
-                        Some(spare) => spare.find_again(&self.guard).await,
-                        None => false,
-                    };
+                    let spare = self.spare.find_again(&self.guard).await;
                     if (!self.up && self.resolve_again().await) || spare {
-                        let hubs = with_spare(&self.hub.load(), self.spare.as_ref());
-                        self.guard.set_hub(&hubs)?;
+                        self.guard.set_hub(&self.spare.beside(&self.hub.load()))?;
                         self.follow_uplinks(machine);
                     }
                     resolve_at = Instant::now() + RESOLVE_INTERVAL;
@@ -619,55 +604,14 @@ impl Site {
     }
 }
 
-/// The hub that waits for this site.
-struct SpareHub {
-    config: Spare,
-    addresses: Arc<HubAddresses>,
-}
-
-impl SpareHub {
-    /// Looks its names up. The site starts without a spare that is not found, and looks again.
-    async fn find(config: &Spare, guard: &Guard) -> Self {
-        let (addresses, failures) = resolve::resolve(&config.endpoints, guard.servers()).await;
-        if addresses.is_empty() {
-            tracing::warn!(
-                ?failures,
-                "the spare's name is not found yet; trying until it is"
-            );
-        }
-        Self {
-            config: config.clone(),
-            addresses: Arc::new(HubAddresses::new(&addresses)),
-        }
+/// The hub that serves the site at first.
+fn home(config: &SiteConfig, key: PublicKey, addresses: &Arc<HubAddresses>) -> SiteHub {
+    SiteHub {
+        name: "hub".into(),
+        key,
+        addresses: Arc::clone(addresses),
+        tcp_port: config.tcp_port,
     }
-
-    fn settings(&self) -> SiteHub {
-        SiteHub {
-            name: "spare".into(),
-            key: self.config.key,
-            addresses: Arc::clone(&self.addresses),
-            tcp_port: TCP_PORT,
-        }
-    }
-
-    /// Looks its names up if none was found; whether one is found now.
-    async fn find_again(&self, guard: &Guard) -> bool {
-        if !self.addresses.load().is_empty() {
-            return false;
-        }
-        let (addresses, _) = resolve::resolve(&self.config.endpoints, guard.servers()).await;
-        self.addresses.store(&addresses);
-        !addresses.is_empty()
-    }
-}
-
-/// The addresses of both hubs.
-fn with_spare(hub: &[SocketAddr], spare: Option<&SpareHub>) -> Vec<SocketAddr> {
-    let spare = spare.map(|spare| spare.addresses.load());
-    hub.iter()
-        .chain(spare.iter().flat_map(|a| a.iter()))
-        .copied()
-        .collect()
 }
 
 /// The hub's addresses, waiting for a resolver if need be; `None` when asked to stop.
