@@ -182,7 +182,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
 }
 
 /// What `routes_table` may be: the tables below are of the kernel and of distributions.
-const ROUTES_TABLE: RangeInclusive<u64> = 1..=u32::MAX as u64;
+const ROUTES_TABLE: RangeInclusive<u64> = 256..=u32::MAX as u64;
 
 pub(super) fn read_workers(root: &mut Section<'_>) -> Option<usize> {
     let workers = root.integer_or_auto("workers", 1..=WORKERS_MAX);

@@ -63,9 +63,9 @@ fn of_server() -> String {
         )
     };
     format!(
-        "router id {SERVER};\nprotocol kernel {{ ipv4 {{ import none; export all; }}; }}\n{}{}",
-        peer("first", &SERVER.to_string(), &HUB_LAN.to_string()),
-        peer("second", SERVER_SIDE, SECOND_SIDE),
+        "router id {SERVER};\nprotocol direct {{ ipv4; }}\nprotocol kernel {{ ipv4 {{ import none; export all; }}; }}\n{}{}",
+        peer("hub1", &SERVER.to_string(), &HUB_LAN.to_string()),
+        peer("hub2", SERVER_SIDE, SECOND_SIDE),
     )
 }
 
@@ -168,7 +168,7 @@ impl Scene {
         let end = Instant::now() + LIMIT;
         loop {
             let server = self.ground.topology.server();
-            let arguments = ["route", "get", &site.to_string()];
+            let arguments = ["route", "show", &site.to_string()];
             let route = server.ip_json(&arguments).unwrap();
             if route[0]["dev"] == interface {
                 return;
@@ -253,8 +253,8 @@ fn connections_go_on_when_nothing_reaches_their_hub_any_more() {
     let gap = scene.lose(|scene| {
         let net = scene.ground.topology.hub();
         net.nft(
-            "table inet cut { chain input { type filter hook input priority 0; udp dport 4443 drop; \
-             tcp dport 443 drop; } }",
+            "table inet cut {\n chain input {\n type filter hook input priority 0;\n \
+             udp dport 4443 drop\n tcp dport 443 drop\n }\n}\n",
         )
         .unwrap();
     });

@@ -16,6 +16,8 @@ use crate::netlink::{self, RouteSpec, RuleSpec, TABLE_MAIN};
 use crate::nft::{self, HubNat};
 use crate::{conntrack, sysctl, tcp, tun, udp};
 
+/// Tables up to this one are of the kernel and of distributions (`RT_TABLE_LOCAL` is 255).
+const TABLE_OF_KERNEL_MAX: u32 = 255;
 /// Start of the names of all tables of nftables that are ours.
 const TABLES: &str = "ropewalk_";
 /// Upper halves of the numbers of our routing tables: of balancing, and of relays.
@@ -163,7 +165,11 @@ impl Order {
             | Self::DeleteAddress(ifindex, _, _) => scope.has_made(*ifindex),
             Self::AddRoute(route) | Self::DeleteRoute(route) => match route.table {
                 None | Some(TABLE_MAIN) => scope.has_made(route.ifindex),
-                Some(table) => is_routing_table(table),
+                // A hub tells a routing daemon in a table of the user which sites it serves.
+                Some(table) => {
+                    is_routing_table(table)
+                        || (table > TABLE_OF_KERNEL_MAX && scope.has_made(route.ifindex))
+                }
             },
             Self::AddRule(rule) | Self::DeleteRule(rule) => {
                 let is_selective = rule.fwmark.is_some_and(|mark| mark & MARKS != 0);
@@ -296,6 +302,7 @@ mod tests {
             Order::AddAddress(7, [10, 0, 0, 1].into(), 24),
             Order::AddRoute(route(None, 7)),
             Order::AddRoute(route(Some(0x5242_0001), 2)),
+            Order::AddRoute(route(Some(4_443), 7)),
             Order::AddRule(rule(5_200, marked, TABLE_MAIN)),
             Order::AddRule(rule(5_000, None, 0x5257_0007)),
             Order::FlushTable(0x5242_0003),
@@ -324,6 +331,7 @@ mod tests {
             Order::AddRoute(route(None, 2)),
             Order::AddRoute(route(Some(TABLE_MAIN), 2)),
             Order::AddRoute(route(Some(255), 7)),
+            Order::AddRoute(route(Some(4_443), 2)),
             Order::AddRule(rule(100, marked, TABLE_MAIN)),
             Order::AddRule(rule(5_200, None, TABLE_MAIN)),
             Order::DeleteRule(rule(0, None, 255)),
