@@ -174,8 +174,9 @@ fn welcome(input: &mut Input<'_>) -> Control {
     let [addresses, hub_addresses] = counts
         .to_be_bytes()
         .map(|count| usize::from(count) % (ADDRESSES_MAX + 1));
+    let versions = versions(input);
     Control::Welcome(Welcome {
-        versions: versions(input),
+        versions,
         session: input.u64(),
         hub_session: input.u64(),
         path: path(input),
@@ -183,7 +184,9 @@ fn welcome(input: &mut Input<'_>) -> Control {
         scheduler: input.u8(),
         addresses: (0..addresses).map(|_| address(input)).collect(),
         hub_addresses: (0..hub_addresses).map(|_| address(input).0).collect(),
-        block: PortBlock::new(input.u32().into(), input.u16(), input.u16()),
+        // An end without ranges of versions has no field behind them.
+        block: PortBlock::new(input.u32().into(), input.u16(), input.u16())
+            .filter(|_| versions.has_ranges()),
     })
 }
 
