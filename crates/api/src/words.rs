@@ -62,6 +62,8 @@ pub enum About {
     UdpBlocked,
     /// Somebody else answers in place of the hub.
     LoginPage,
+    /// Hub and site do not have the keys of each other.
+    Key,
     /// Large packets do not pass.
     SmallPackets,
     /// Data used over a metered uplink.
@@ -131,12 +133,39 @@ pub struct Lately {
     pub stranger_s: Option<f64>,
 }
 
-/// Whether the last error of a connection says that somebody else answered in place of the hub.
+/// How a protocol fails at somebody who is no hub, such as the page of a network that wants a log-in: bytes that are
+/// no TLS, a certificate in place of a raw key (RFC 7250), or nothing that fits to what a hub speaks.
+const STRANGERS: [&str; 7] = [
+    "received corrupt message",
+    "peer is incompatible: ",
+    "invalid peer certificate: ",
+    "received fatal alert: HandshakeFailure",
+    "received fatal alert: NoApplicationProtocol",
+    "received fatal alert: ProtocolVersion",
+    "received fatal alert: UnrecognisedName",
+];
+
+/// Whether the last error of a connection says that somebody who is no hub answered in place of the hub.
 #[must_use]
 pub fn is_stranger(error: &str) -> bool {
-    // Those of `CloseReason` in the transport: another key, or bytes that are no TLS.
-    let other_key = error.starts_with("key refused: ") && !error.contains("does not accept");
-    other_key || error.starts_with("protocol error: received corrupt message")
+    // `CloseReason::Transport` in the transport.
+    let protocol = error.strip_prefix("protocol error: ");
+    protocol.is_some_and(|why| STRANGERS.iter().any(|part| why.starts_with(part)))
+}
+
+/// What a site does where the last error of its connection says that a key was refused.
+#[must_use]
+pub fn key_remedy(error: &str) -> Option<&'static str> {
+    // `CloseReason::KeyUnknown` and `CloseReason::KeyRejected` in the transport. The words of a peer never begin so.
+    let why = error.strip_prefix("key refused: ")?;
+    Some(if why.contains("does not accept this key") {
+        "run `ropewalk invite NAME --replace` on the hub, or without --replace where it does not list this site any \
+         more; then `ropewalk join --force` with the new token here; until then `ropewalk down` lifts the kill switch"
+    } else {
+        "compare the key in [hub] of site.toml with `ropewalk key` on the hub, over a channel that you trust; if the \
+         hub has a new key, write that key into [hub] and start the site again, or run `ropewalk join --force` with \
+         a new token"
+    })
 }
 
 /// What is to be said of a path, what matters most first; never empty.
@@ -256,6 +285,13 @@ fn of_quota(quota: &QuotaStatus, standby: bool) -> Words {
 }
 
 fn not_connected(path: &PathStatus, lately: &Lately) -> Words {
+    let time = time(lately.state_s);
+    if let Some(error) = path.last_error.as_deref()
+        && let Some(remedy) = key_remedy(error)
+    {
+        let text = format!("not connected{time}: {error}; trying again. Remedy: {remedy}");
+        return bad(About::Key, text);
+    }
     if lately.stranger_s.is_some_and(|s| s < STRANGER_S) {
         return bad(
             About::LoginPage,
@@ -263,7 +299,6 @@ fn not_connected(path: &PathStatus, lately: &Lately) -> Words {
              `ropewalk portal 5m`",
         );
     }
-    let time = time(lately.state_s);
     let text = match path.last_error.as_deref() {
         Some(error) if !error.starts_with("timed out") => {
             format!("not connected{time}: {error}; trying again")

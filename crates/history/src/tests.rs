@@ -230,7 +230,7 @@ fn an_uplink_that_comes_and_goes_and_one_behind_a_login_page_are_known() {
     assert_eq!(status.tunnels[0].paths[0].words[0].about, About::Flapping);
     let path = &mut status.tunnels[0].paths[0];
     path.state = "connecting".to_owned();
-    path.last_error = Some("key refused: another key".to_owned());
+    path.last_error = Some("protocol error: received corrupt message of type X".to_owned());
     history.sample(now + 1_000, &status);
     let path = &mut status.tunnels[0].paths[0];
     // What the attempts over UDP say hides the answer of the stranger for a while.

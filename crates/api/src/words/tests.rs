@@ -131,13 +131,51 @@ fn an_uplink_that_does_not_work_says_why_as_far_as_is_known() {
 }
 
 #[test]
+fn a_key_that_is_refused_comes_with_the_way_out_and_is_no_login_page() {
+    // A hub with another key, and a stranger a moment ago on another transport.
+    for (error, remedy) in [
+        (
+            "key refused: the peer's key is not the expected one: check its address",
+            "write that key into [hub]",
+        ),
+        (
+            "key refused: the peer does not accept this key (not enrolled, or removed)",
+            "`ropewalk join --force`",
+        ),
+    ] {
+        let path = PathStatus {
+            state: "connecting".to_owned(),
+            last_error: Some(error.to_owned()),
+            ..path()
+        };
+        let past = Lately {
+            stranger_s: Some(5.0),
+            ..lately()
+        };
+        let words = said(path, past).remove(0);
+        assert_eq!(words.0, About::Key);
+        assert!(
+            words.1.contains(error) && words.1.contains(remedy),
+            "{words:?}"
+        );
+        assert!(!words.1.contains("portal"), "{words:?}");
+    }
+}
+
+#[test]
 fn only_a_stranger_at_the_address_of_the_hub_is_a_login_page() {
-    assert!(is_stranger("key refused: the peer has another key"));
-    assert!(is_stranger(
-        "protocol error: received corrupt message of type InvalidContentType"
-    ));
+    for stranger in [
+        "protocol error: received corrupt message of type InvalidContentType",
+        "protocol error: received fatal alert: HandshakeFailure",
+        "protocol error: peer is incompatible: IncorrectCertificateTypeExtension",
+        "protocol error: invalid peer certificate: BadEncoding",
+    ] {
+        assert!(is_stranger(stranger), "{stranger}");
+    }
     for other in [
         "key refused: the peer does not accept this key (not enrolled, or removed)",
+        "key refused: the peer's key is not the expected one: check its address, and whether its key was replaced",
+        "closed by the peer: protocol error: received corrupt message",
         "timed out: check that the peer runs, its address, and that UDP is not blocked",
         "connection refused",
     ] {

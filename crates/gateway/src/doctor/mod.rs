@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::{key_file, service};
 pub use repair::repair;
-use ropewalk_api::{BalanceStatus, Status};
+use ropewalk_api::{BalanceStatus, Status, words};
 use ropewalk_config::common::Common;
 use ropewalk_config::{self as config, Config};
 use ropewalk_host::files::Lock;
@@ -241,13 +241,10 @@ fn without_tunnel(name: &str, status: &Status, found: String) -> Check {
     let errors: BTreeSet<&str> = paths
         .filter_map(|path| path.last_error.as_deref())
         .collect();
-    let says = |part: &str| errors.iter().any(|error| error.contains(part));
-    let remedy = if says("does not accept this key") {
-        "run `ropewalk invite NAME --replace` on the hub, or without --replace where it does not list this site any \
-         more; then `ropewalk join --force` here"
-    } else if says("key refused") {
-        "if a login page answers in place of the hub, log in with `ropewalk portal 5m`; if the hub has another key, \
-         join it again with a new token"
+    let remedy = if let Some(remedy) = errors.iter().copied().find_map(words::key_remedy) {
+        remedy
+    } else if errors.iter().copied().any(words::is_stranger) {
+        "somebody else answers in place of the hub, as behind a login page: log in there with `ropewalk portal 5m`"
     } else {
         "see the lines about the hub above"
     };
@@ -369,8 +366,12 @@ mod tests {
                 .unwrap()
                 .contains("`ropewalk invite NAME --replace`")
         );
-        let other = check(&["key refused: the peer's key is not the expected one"]);
-        assert!(other.remedy.unwrap().contains("`ropewalk portal 5m`"));
+        let other = "key refused: the peer's key is not the expected one";
+        let remedy = check(&[other]).remedy.unwrap();
+        assert_eq!(Some(&*remedy), words::key_remedy(other));
+        assert!(remedy.contains("write that key into [hub]"), "{remedy}");
+        let page = check(&["protocol error: received corrupt message of type InvalidContentType"]);
+        assert!(page.remedy.unwrap().contains("`ropewalk portal 5m`"));
         for errors in [&[][..], &["timed out"]] {
             assert_eq!(
                 check(errors).remedy.unwrap(),
