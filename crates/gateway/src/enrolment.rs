@@ -3,6 +3,7 @@
 //! Invariant: the caller has the site's key on disk before. So an answer that is lost, or a program
 //! that ends in between, only costs another run.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -87,18 +88,45 @@ pub fn enrol(token: &Token, secret: &Secret, identity: Identity) -> anyhow::Resu
              otherwise within {} s: it may be revoked; ask for a new one, or try again elsewhere",
             PATIENCE.as_secs()
         ))),
-        None => {
-            let problems = session.role().problems().iter();
-            let problems: Vec<_> = problems.map(|(way, why)| format!("{way}: {why}")).collect();
-            Err(NotRunning(format!(
-                "no answer from the hub within {} s ({}); check that the hub runs and that its UDP \
-                 and TCP ports are open, then run the same command again",
-                PATIENCE.as_secs(),
-                problems.join("; ")
-            ))
-            .into())
-        }
+        Some(Outcome::OtherKey) => bail!(Refused(OTHER_KEY.to_owned())),
+        None if session.role().may_have_other_key() => bail!(Refused(format!(
+            "on some way {OTHER_KEY}; on no other way did the hub answer within {} s",
+            PATIENCE.as_secs()
+        ))),
+        None => Err(NotRunning(no_answer(session.role().problems())).into()),
     }
+}
+
+/// What to do where somebody with another key answers at the hub's addresses.
+const OTHER_KEY: &str = "the hub has another key than this token: ask for a new token";
+
+/// Why no hub answered, from what went wrong last on each way; ways with the same problem stand together.
+fn no_answer(problems: &BTreeMap<String, String>) -> String {
+    let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (way, why) in problems {
+        ways.entry(why).or_default().push(way);
+    }
+    let listed: Vec<_> = ways
+        .iter()
+        .map(|(why, ways)| format!("{}: {why}", ways.join(", ")))
+        .collect();
+    // Sockets of UDP do not say it: their datagrams are lost.
+    let mut over_tcp = problems
+        .iter()
+        .filter(|(way, _)| way.contains("(TCP)"))
+        .peekable();
+    let is_routeless =
+        |(_, why): (&String, &String)| why.to_lowercase().contains("network is unreachable");
+    let remedy = if over_tcp.peek().is_some() && over_tcp.all(is_routeless) {
+        "this machine has no route to the hub: connect it to a network with a default route (`ip route`)"
+    } else {
+        "check that the hub runs and that its UDP and TCP ports are open"
+    };
+    format!(
+        "no answer from the hub within {} s ({}); {remedy}, then run the same command again",
+        PATIENCE.as_secs(),
+        listed.join("; ")
+    )
 }
 
 /// The hub has refused: a repetition changes nothing until its operator does something.
@@ -172,4 +200,41 @@ fn devices() -> Vec<Option<String>> {
         Vec::new().into_iter()
     };
     std::iter::once(None).chain(several).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(problems: &[(&str, &str)]) -> String {
+        let owned = problems
+            .iter()
+            .map(|(way, why)| ((*way).to_owned(), (*why).to_owned()));
+        no_answer(&owned.collect())
+    }
+
+    #[test]
+    fn a_machine_without_a_route_is_told_so_and_no_problem_is_said_twice() {
+        let lost = "Network is unreachable (os error 101)";
+        let text = said(&[
+            ("192.0.2.1:443 (TCP)", lost),
+            ("192.0.2.1:4443 (UDP)", "no answer"),
+            ("[2001:db8::1]:443 (TCP)", lost),
+        ]);
+        assert!(
+            text.contains("this machine has no route to the hub"),
+            "{text}"
+        );
+        assert_eq!(text.matches(lost).count(), 1, "{text}");
+        let text = said(&[
+            ("192.0.2.1:443 (TCP)", "no answer"),
+            ("192.0.2.1:4443 (UDP)", "no answer"),
+            ("[2001:db8::1]:443 (TCP)", lost),
+        ]);
+        assert!(text.contains("check that the hub runs"), "{text}");
+        assert!(
+            text.contains("192.0.2.1:443 (TCP), 192.0.2.1:4443 (UDP): no answer"),
+            "{text}"
+        );
+    }
 }

@@ -22,7 +22,7 @@ use ropewalk_wire::{Control, Datagram, emit_control};
 
 use crate::command::Command;
 use crate::io::Sockets;
-use crate::links::{LinkEvent, LinkId, Links, Received, any_address};
+use crate::links::{LinkEvent, LinkId, Links, Received, RefusedKey, any_address};
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, JoinSettings};
 use crate::status::SessionStatus;
@@ -37,6 +37,8 @@ pub enum Outcome {
     Refused(String),
     /// The hub does not know the invitation.
     Unknown,
+    /// Whoever answers at the hub's addresses has another key than the pinned one.
+    OtherKey,
 }
 
 /// One way to the hub.
@@ -59,6 +61,8 @@ enum Told {
     Nothing,
     /// Somebody said that the hub does not know the invitation. Whoever is on this way may have said so.
     Unknown,
+    /// Somebody answered who has another key than the hub.
+    OtherKey,
 }
 
 /// How far the connection of a way is.
@@ -186,6 +190,12 @@ impl Joining {
         self.ways.iter().any(|way| way.told == Told::Unknown)
     }
 
+    /// Whether somebody with another key than the hub's answers on some way, though not on all.
+    #[must_use]
+    pub fn may_have_other_key(&self) -> bool {
+        self.ways.iter().any(|way| way.told == Told::OtherKey)
+    }
+
     /// What went wrong last on each way, by the way's name.
     #[must_use]
     pub const fn problems(&self) -> &BTreeMap<String, String> {
@@ -229,13 +239,18 @@ impl Joining {
         }
     }
 
-    /// Somebody on this way says that the hub does not know the invitation. The end of a connection
-    /// proves no key. So this is the outcome only when all ways that were tried say the same.
-    fn unknown(&mut self, index: usize) {
-        self.ways[index].told = Told::Unknown;
-        let mut ways = self.ways.iter();
-        if ways.all(|way| way.told != Told::Nothing) {
-            self.outcome.get_or_insert(Outcome::Unknown);
+    /// An answer on this way decides the join, unless another way has a better one. Whoever is on the way may have
+    /// given the answer: the end of a connection proves no key, and anybody has some key. So this is the outcome only
+    /// when all ways that were tried are decided.
+    fn decided(&mut self, index: usize, told: Told) {
+        self.ways[index].told = told;
+        if self.ways.iter().all(|way| way.told != Told::Nothing) {
+            let outcome = if self.may_be_unknown() {
+                Outcome::Unknown
+            } else {
+                Outcome::OtherKey
+            };
+            self.outcome.get_or_insert(outcome);
         }
     }
 
@@ -306,11 +321,13 @@ impl sealed::Role for Joining {
             }
             LinkEvent::Closed {
                 reason,
-                key_unknown,
+                refused,
                 group: _,
             } => {
-                if key_unknown {
-                    self.unknown(index);
+                match refused {
+                    Some(RefusedKey::Own) => self.decided(index, Told::Unknown),
+                    Some(RefusedKey::OfPeer) => self.decided(index, Told::OtherKey),
+                    None => {}
                 }
                 self.failed(now, links, index, reason);
             }

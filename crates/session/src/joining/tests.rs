@@ -6,7 +6,7 @@ use ropewalk_transport::{Identity, Slice};
 use ropewalk_types::Instant;
 
 use super::{Joining, Outcome};
-use crate::links::LinkEvent;
+use crate::links::{LinkEvent, RefusedKey};
 use crate::session::{Session, sealed::Role as _};
 use crate::settings::{Environment, JoinSettings};
 
@@ -37,13 +37,13 @@ fn joining() -> Session<Joining> {
 }
 
 /// The connection of a way ends for this reason.
-fn ends(session: &mut Session<Joining>, way: usize, reason: &str, key_unknown: bool) {
+fn ends(session: &mut Session<Joining>, way: usize, reason: &str, refused: Option<RefusedKey>) {
     let (links, role) = session.parts_mut();
     let link = role.ways[way].link().expect("it is being tried");
     let reason = reason.to_owned();
     let event = LinkEvent::Closed {
         reason,
-        key_unknown,
+        refused,
         group: None,
     };
     role.on_link(Instant::ZERO, links, link, event);
@@ -52,15 +52,30 @@ fn ends(session: &mut Session<Joining>, way: usize, reason: &str, key_unknown: b
 #[test]
 fn an_unknown_invitation_ends_the_join_only_when_all_ways_say_so() {
     let mut session = joining();
-    ends(&mut session, 0, "key refused", true);
+    ends(&mut session, 0, "key refused", Some(RefusedKey::Own));
     assert_eq!(
         session.role().outcome(),
         None,
         "the other way may be better"
     );
     assert!(session.role().may_be_unknown());
-    ends(&mut session, 1, "key refused", true);
+    ends(&mut session, 1, "key refused", Some(RefusedKey::Own));
     assert_eq!(session.role().outcome(), Some(&Outcome::Unknown));
+}
+
+#[test]
+fn another_key_ends_the_join_at_once_only_when_all_ways_have_it() {
+    let mut session = joining();
+    let other = Some(RefusedKey::OfPeer);
+    ends(&mut session, 0, "key refused", other);
+    assert_eq!(
+        session.role().outcome(),
+        None,
+        "the hub may be on the other way"
+    );
+    assert!(session.role().may_have_other_key());
+    ends(&mut session, 1, "key refused", other);
+    assert_eq!(session.role().outcome(), Some(&Outcome::OtherKey));
 }
 
 #[test]
@@ -68,7 +83,7 @@ fn words_of_whoever_ends_a_connection_mean_nothing() {
     let mut session = joining();
     let words = "closed by the peer: the peer does not accept this key (not enrolled, or removed)";
     for way in 0..2 {
-        ends(&mut session, way, words, false);
+        ends(&mut session, way, words, None);
     }
     assert_eq!(session.role().outcome(), None);
     assert!(!session.role().may_be_unknown());

@@ -64,11 +64,35 @@ pub enum LinkEvent {
     Closed {
         /// Why, in words.
         reason: String,
-        /// Whether it is that the peer does not know the key of this side.
-        key_unknown: bool,
+        /// Whose key was refused, if that is why.
+        refused: Option<RefusedKey>,
         /// As which group the peer wants this side to connect.
         group: Option<u8>,
     },
+}
+
+/// Whose key was refused at the end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedKey {
+    /// The peer does not know the key of this side.
+    Own,
+    /// The peer has proved another key than the one that this side expects, or none that this side lists.
+    OfPeer,
+}
+
+impl RefusedKey {
+    const fn of(reason: &CloseReason) -> Option<Self> {
+        match reason {
+            CloseReason::KeyUnknown => Some(Self::Own),
+            CloseReason::KeyRejected(_) => Some(Self::OfPeer),
+            CloseReason::TimedOut
+            | CloseReason::Reset
+            | CloseReason::PeerClosed(_)
+            | CloseReason::Local
+            | CloseReason::Transport(_)
+            | CloseReason::Internal => None,
+        }
+    }
 }
 
 impl LinkEvent {
@@ -76,7 +100,7 @@ impl LinkEvent {
     fn closed(reason: impl Into<String>) -> Self {
         Self::Closed {
             reason: reason.into(),
-            key_unknown: false,
+            refused: None,
             group: None,
         }
     }
@@ -88,7 +112,7 @@ impl From<Event> for LinkEvent {
             Event::Connected { peer } => Self::Connected { peer },
             Event::Closed { reason } => Self::Closed {
                 reason: reason.to_string(),
-                key_unknown: reason == CloseReason::KeyUnknown,
+                refused: RefusedKey::of(&reason),
                 group: group_named(&reason),
             },
         }

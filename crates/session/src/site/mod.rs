@@ -30,7 +30,7 @@ use ropewalk_wire::{Control, Datagram, Versions, Welcome, agree};
 
 use crate::command::Command;
 use crate::io::Sockets;
-use crate::links::{LinkEvent, LinkId, Links, Received};
+use crate::links::{LinkEvent, LinkId, Links, Received, RefusedKey};
 use crate::peer::Peer;
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, SiteHub, SiteSettings};
@@ -352,7 +352,7 @@ impl sealed::Role for Site {
             }
             LinkEvent::Closed {
                 reason,
-                key_unknown,
+                refused,
                 group,
             } => {
                 // The last suspicion was of this very failure.
@@ -369,7 +369,7 @@ impl sealed::Role for Site {
                         if let Some(group) = group {
                             self.on_group(now, id, attempt.key, group);
                         }
-                        if key_unknown {
+                        if refused == Some(RefusedKey::Own) {
                             self.on_key_unknown(now, links, attempt.key);
                         }
                     }
