@@ -198,32 +198,41 @@ impl Key {
     /// There is no key, or one that must not be overwritten.
     pub fn run(mut self, global: &Global) -> anyhow::Result<()> {
         let makes_first = matches!(self.action, Some(KeyAction::Generate));
-        let path = self.path(global, makes_first)?;
-        let identity = match self.action.take().unwrap_or(KeyAction::Show) {
-            KeyAction::Show => key_file::load(&path)?,
+        let action = self.action.take().unwrap_or(KeyAction::Show);
+        if let KeyAction::Rotate(rotate) = &action
+            && !rotate.by_hand
+            && self.key_file.is_none()
+        {
+            return self.rotate(rotate, global);
+        }
+        let (path, whose) = self.path(global, makes_first)?;
+        let identity = match action {
+            KeyAction::Show => {
+                let identity = key_file::load(&path)?;
+                // Programs read the key from standard output.
+                output::note(&format!("{whose}, {}:", path.display()));
+                identity
+            }
             KeyAction::Generate => {
                 let identity = Identity::generate()?;
                 key_file::create(&path, &identity)?;
                 output::note(&format!("wrote {}; the public key is", path.display()));
                 identity
             }
-            KeyAction::Rotate(rotate) if rotate.by_hand || self.key_file.is_some() => {
-                replace_by_hand(&path)?
-            }
-            KeyAction::Rotate(rotate) => return self.rotate(&rotate, global, &path),
+            KeyAction::Rotate(_) => replace_by_hand(&path)?,
         };
         output::print(&format!("{}\n", identity.public_key()))?;
         Ok(())
     }
 
     /// Changes the key of a gateway by its API, or prepares that for its next start.
-    fn rotate(&self, rotate: &Rotate, global: &Global, path: &Path) -> anyhow::Result<()> {
+    fn rotate(&self, rotate: &Rotate, global: &Global) -> anyhow::Result<()> {
         let client = Client::find(global.config.as_deref(), global.socket.as_deref());
         let running = client.and_then(|client| Ok((client.status()?, client)));
         let (status, client) = match running {
             Ok(running) => running,
             Err(error) if error.is::<NotRunning>() && !rotate.status && !rotate.switch => {
-                return self.prepare(global, path, rotate.json);
+                return self.prepare(global, rotate.json);
             }
             Err(error) => return Err(error),
         };
@@ -268,13 +277,9 @@ impl Key {
     }
 
     /// Makes the next key of a gateway that does not run.
-    fn prepare(&self, global: &Global, path: &Path, json: bool) -> anyhow::Result<()> {
-        let file = global.config.clone().unwrap_or_else(|| {
-            let existing = config::existing_paths().into_iter().next();
-            existing
-                .unwrap_or(Path::new(config::SITE_CONFIG))
-                .to_owned()
-        });
+    fn prepare(&self, global: &Global, json: bool) -> anyhow::Result<()> {
+        let path = &self.path(global, false)?.0;
+        let file = configured(global)?;
         let own = key_file::load(path)
             .context("there must be a key to change")?
             .public_key();
@@ -310,19 +315,15 @@ impl Key {
         .print(json)
     }
 
-    /// The file of the key. With `makes_first` the key may be made before the configuration.
-    fn path(&self, global: &Global, makes_first: bool) -> anyhow::Result<PathBuf> {
+    /// The file of the key, and whose key that is. With `makes_first` the key may be made before the configuration.
+    fn path(&self, global: &Global, makes_first: bool) -> anyhow::Result<(PathBuf, String)> {
         if let Some(path) = &self.key_file {
-            return Ok(path.clone());
+            return Ok((path.clone(), "key".to_owned()));
         }
-        let config = global.config.clone().unwrap_or_else(|| {
-            // `ropewalk balance` has no key.
-            let mut existing = config::existing_paths().into_iter();
-            let found = existing.find(|path| *path != Path::new(config::BALANCE_CONFIG));
-            found.unwrap_or(Path::new(config::SITE_CONFIG)).to_owned()
-        });
+        let config = configured(global)?;
         if !config.exists() && (makes_first || global.config.is_none()) {
-            return Ok(config::common::key_file(&config, "site.key"));
+            let path = config::common::key_file(&config, "site.key");
+            return Ok((path, "site key".to_owned()));
         }
         match Config::load(&config)? {
             Config::Balance(_) => bail!(WrongUsage(format!(
@@ -331,8 +332,41 @@ impl Key {
                 config.display()
             ))),
             config @ (Config::Hub(_) | Config::Site(_) | Config::Relay(_)) => {
-                Ok(config.common().key_file.clone())
+                let common = config.common();
+                Ok((common.key_file.clone(), format!("{} key", common.role)))
             }
+        }
+    }
+}
+
+/// The configuration whose key is meant.
+fn configured(global: &Global) -> anyhow::Result<PathBuf> {
+    match &global.config {
+        Some(given) => Ok(given.clone()),
+        None => only(&config::existing_paths()),
+    }
+}
+
+/// The only one of the `existing` configurations that has a key, or that of a site that is still to be written.
+///
+/// # Errors
+/// Several have one.
+fn only(existing: &[&Path]) -> anyhow::Result<PathBuf> {
+    // `ropewalk balance` has no key.
+    let has_key = |path: &&Path| *path != Path::new(config::BALANCE_CONFIG);
+    let found: Vec<_> = existing.iter().copied().filter(has_key).collect();
+    match found.as_slice() {
+        [] => Ok(PathBuf::from(config::SITE_CONFIG)),
+        [one] => Ok((*one).to_owned()),
+        several => {
+            let files: Vec<_> = several
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            bail!(WrongUsage(format!(
+                "several gateways are configured here, each with a key of its own; choose with --config {}",
+                files.join(" or ")
+            )))
         }
     }
 }
@@ -393,7 +427,43 @@ mod tests {
             config: Some(config.to_owned()),
             ..Global::default()
         };
-        key.path(&global, makes_first)
+        key.path(&global, makes_first).map(|(path, _)| path)
+    }
+
+    #[test]
+    fn where_several_gateways_have_keys_one_must_be_chosen() {
+        let [site, hub, balance] = [
+            config::SITE_CONFIG,
+            config::HUB_CONFIG,
+            config::BALANCE_CONFIG,
+        ]
+        .map(Path::new);
+        assert_eq!(only(&[]).unwrap(), site);
+        assert_eq!(only(&[hub, balance]).unwrap(), hub);
+        let error = only(&[site, hub]).unwrap_err();
+        assert_eq!(exit::code(&error), exit::USAGE);
+        assert!(
+            error
+                .to_string()
+                .ends_with("--config /etc/ropewalk/site.toml or /etc/ropewalk/hub.toml"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_key_is_called_by_the_role_that_has_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("hub.toml");
+        std::fs::write(&config, "[pool]\nipv4 = \"10.9.0.0/16\"\n").unwrap();
+        let key = Key {
+            action: None,
+            key_file: None,
+        };
+        let global = Global {
+            config: Some(config),
+            ..Global::default()
+        };
+        assert_eq!(key.path(&global, false).unwrap().1, "hub key");
     }
 
     #[test]
