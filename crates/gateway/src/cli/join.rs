@@ -14,10 +14,11 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ropewalk_transport::Identity;
+use ropewalk_transport::{Identity, PublicKey};
 use zeroize::Zeroizing;
 
 use super::{Global, output, remote};
+use crate::client::Client;
 use crate::enrolment;
 use crate::service::lock_path;
 use crate::token::{Secret, Token, TokenError};
@@ -107,6 +108,7 @@ impl Join {
             endpoints: token.endpoints.clone(),
             tcp_port: token.tcp_port,
         });
+        let former_key = key_file::load(&entry.key).ok().map(|key| key.public_key());
         let former = entry.finish(&token, &config)?;
         if let Some(former) = &former {
             output::note(&replaced(former, &config));
@@ -116,7 +118,7 @@ impl Join {
             output::note(&format!("careful: {warning}"));
         }
         let option = global.config_option();
-        let next = next(path, &option, global.config.is_none());
+        let next = next(running(path, former_key), &option, global.config.is_none());
         output::note(&format!(
             "this machine is site {} of the hub at {}; wrote {} and its key\n\
              its kill switch is on: once up, nothing leaves this machine but through the tunnel, until \
@@ -130,23 +132,63 @@ impl Join {
     }
 }
 
-/// What to do after a join, by whether the site runs already: it keeps its former key until it starts anew.
-fn next(config: &Path, option: &str, is_usual: bool) -> String {
-    let state_dir = config::load_site(config).map(|site| site.common.state_dir);
-    let runs = state_dir.is_ok_and(|directory| Lock::is_held(&lock_path(&directory, "site")));
+/// The site that runs with the state directory of a new configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Running {
+    /// There is none.
+    None,
+    /// The one that has joined anew.
+    Same,
+    /// One with another configuration.
+    Other,
+}
+
+/// Which site runs with the state directory of `config`; the one that has joined anew had `former_key`, if it had one.
+fn running(config: &Path, former_key: Option<PublicKey>) -> Running {
+    let Ok(site) = config::load_site(config) else {
+        return Running::None;
+    };
+    if !Lock::is_held(&lock_path(&site.common.state_dir, "site")) {
+        return Running::None;
+    }
+    let status = Client::new(&site.common.socket).status().ok();
+    same_or_other(
+        former_key,
+        status.as_ref().map(|status| status.public_key.as_str()),
+    )
+}
+
+/// Whether the running site, which has the key `runs` if it answers, is the one that had `former`.
+fn same_or_other(former: Option<PublicKey>, runs: Option<&str>) -> Running {
+    match (former, runs) {
+        (None, _) => Running::Other,
+        (Some(former), Some(runs)) if former.to_string() != runs => Running::Other,
+        (Some(_), _) => Running::Same,
+    }
+}
+
+/// What to do after a join, by which site runs already: the same keeps its former key until it starts anew.
+fn next(running: Running, option: &str, is_usual: bool) -> String {
     // The unit reads the file in its usual place.
-    let command = if runs { "restart" } else { "enable --now" };
+    let command = if running == Running::None {
+        "enable --now"
+    } else {
+        "restart"
+    };
     let unit = if is_usual {
         format!(", or with the Debian package `systemctl {command} ropewalk-site`")
     } else {
         String::new()
     };
-    let stop = if runs {
-        "the site runs on with its former key: stop it, then "
-    } else {
-        ""
+    let before = match running {
+        Running::None => "",
+        Running::Same => "the site runs on with its former key: stop it, then ",
+        Running::Other => {
+            "another site runs with the same state_dir: stop it, or give this one a state_dir, api.socket and \
+             tunnel.interface of its own; then "
+        }
     };
-    format!("{stop}`ropewalk up{option}`{unit}")
+    format!("{before}`ropewalk up{option}`{unit}")
 }
 
 /// Where the former configuration is, and which of its settings the new one, `config`, has not.
@@ -547,6 +589,27 @@ mod tests {
         assert!(begins(true));
         std::fs::remove_file(&config).unwrap();
         assert!(!begins(false), "a key that somebody made by hand");
+    }
+
+    #[test]
+    fn only_a_site_that_had_the_replaced_key_runs_on_with_its_former_key() {
+        let key = |number| Identity::from_seed([number; 32]).unwrap().public_key();
+        let (own, other) = (key(1), key(2));
+        let (own_text, other_text) = (own.to_string(), other.to_string());
+        for (former, runs, expected) in [
+            (Some(own), Some(&own_text), Running::Same),
+            (Some(own), None, Running::Same),
+            (Some(own), Some(&other_text), Running::Other),
+            (None, Some(&other_text), Running::Other),
+        ] {
+            assert_eq!(same_or_other(former, runs.map(String::as_str)), expected);
+        }
+        let text = next(Running::Other, " --config other.toml", false);
+        assert!(
+            !text.contains("former key") && text.contains("state_dir"),
+            "{text}"
+        );
+        assert_eq!(next(Running::None, "", false), "`ropewalk up`");
     }
 
     #[test]
