@@ -19,7 +19,7 @@ use super::output::{self, Colour, Style, Table};
 use super::{Global, status};
 use crate::client::Client;
 use crate::key_file;
-use crate::sites::{Credential, Invitation, RATE_MAX, Site, Sites, Terms, Time};
+use crate::sites::{Credential, Invitation, Joined, RATE_MAX, Site, Sites, Terms, Time};
 use crate::token::{Secret, Token};
 use ropewalk_config::WrongUsage;
 use ropewalk_config::egress::{ALLOW_MAX, Allowed};
@@ -395,7 +395,12 @@ fn invitation(site: &Site, now: Time) -> (String, Option<Colour>) {
         return ("-".to_owned(), None);
     };
     let waits = invitation.joined.is_none().then_some(Colour::Yellow);
-    (invitation.state(now), waits)
+    let mut state = invitation.state(now);
+    let changed = |joined: &Joined| site.key.is_some_and(|key| key != joined.key);
+    if invitation.joined.as_ref().is_some_and(changed) {
+        state.push_str("; the site has changed its key since");
+    }
+    (state, waits)
 }
 
 /// The networks of a relay.
@@ -547,6 +552,33 @@ mod tests {
             ("[2001:db8::1]:4443".to_owned(), true),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_site_that_has_changed_its_key_since_it_joined_is_told_from_others() {
+        let key = |seed| {
+            let identity = ropewalk_transport::Identity::from_seed([seed; 32]);
+            identity.unwrap().public_key()
+        };
+        let hub = config::hub::parse(Path::new("hub.toml"), "[pool]\nipv4 = \"10.9.0.0/16\"\n");
+        let mut sites = Sites::default();
+        let mut site = sites
+            .add(&hub.unwrap(), "boat", key(1), Terms::default())
+            .unwrap();
+        let now = Time::now();
+        let mut invited = Invitation::new(key(9), now);
+        invited.joined = Some(Joined {
+            at: now,
+            key: key(1),
+        });
+        site.invitation = Some(invited);
+        assert!(!invitation(&site, now).0.contains("since"));
+        site.key = Some(key(2));
+        let text = invitation(&site, now).0;
+        assert!(
+            text.ends_with("; the site has changed its key since"),
+            "{text}"
+        );
     }
 
     #[test]

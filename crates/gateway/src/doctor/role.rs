@@ -1,5 +1,6 @@
 //! Checks of what a hub or a site is configured to do.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::Command;
 
@@ -11,6 +12,7 @@ use super::{Check, probe};
 use crate::engine::control::Uplink;
 use crate::service::{direct, has_net_admin, network, resolve};
 use crate::sites::Sites;
+use ropewalk_config::egress::Allowed;
 use ropewalk_config::site::tunnels_everything;
 use ropewalk_config::{BalanceConfig, HubConfig, SiteConfig};
 use ropewalk_host::{kill_switch, uplinks};
@@ -38,9 +40,41 @@ fn sites(config: &HubConfig) -> Check {
         Ok(sites) if sites.all().is_empty() => {
             Check::warn("sites", "none yet", "run `ropewalk invite NAME`")
         }
-        Ok(sites) => Check::ok("sites", format!("{} known", sites.all().len())),
+        Ok(sites) => allowed(config, &sites)
+            .unwrap_or_else(|| Check::ok("sites", format!("{} known", sites.all().len()))),
         Err(error) => Check::fail("sites", format!("{error:#}"), "correct the file"),
     }
+}
+
+/// A warning of `site:NAME` in an `allow` that no site has as its name; nobody can be reached by it.
+fn allowed(config: &HubConfig, sites: &Sites) -> Option<Check> {
+    let of_sites = sites
+        .all()
+        .iter()
+        .flat_map(|site| site.allow.iter().flatten());
+    let unknown: BTreeSet<&str> = config
+        .allow
+        .iter()
+        .chain(of_sites)
+        .filter_map(|allowed| match allowed {
+            Allowed::Site(name) => Some(name.as_str()),
+            Allowed::Net(_) => None,
+        })
+        .filter(|name| sites.all().iter().all(|site| site.name != *name))
+        .collect();
+    if unknown.is_empty() {
+        return None;
+    }
+    let names: Vec<_> = unknown.iter().map(|name| format!("site:{name}")).collect();
+    Some(Check::warn(
+        "sites",
+        format!(
+            "{} known; `allow` names {}, which this hub does not know",
+            sites.all().len(),
+            names.join(", ")
+        ),
+        "correct the name in `allow` (`ropewalk invite --list` has all), or invite the site",
+    ))
 }
 
 fn pools(config: &HubConfig) -> Check {
@@ -408,6 +442,34 @@ fn tcp_check(uplink: &Uplink, hub: &[SocketAddr], port: u16, udp_works: bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sites::Terms;
+
+    #[test]
+    fn a_name_in_allow_that_no_site_has_is_warned_of() {
+        let text =
+            "[pool]\nipv4 = \"10.9.0.0/16\"\n[egress]\nallow = [\"10.1.0.0/16\", \"site:farm\"]\n";
+        let hub = ropewalk_config::hub::parse(std::path::Path::new("hub.toml"), text).unwrap();
+        let key = |seed| {
+            let identity = ropewalk_transport::Identity::from_seed([seed; 32]);
+            identity.unwrap().public_key()
+        };
+        let mut sites = Sites::default();
+        let check = allowed(&hub, &sites).unwrap();
+        assert_eq!(check.state, super::super::State::Warn);
+        assert!(check.found.contains("site:farm"), "{check:?}");
+        sites.add(&hub, "farm", key(1), Terms::default()).unwrap();
+        assert_eq!(allowed(&hub, &sites), None);
+        let terms = Terms {
+            allow: Some(vec!["site:office".parse().unwrap()]),
+            ..Terms::default()
+        };
+        sites.add(&hub, "boat", key(2), terms).unwrap();
+        let found = allowed(&hub, &sites).unwrap().found;
+        assert!(
+            found.contains("site:office") && !found.contains("farm"),
+            "{found}"
+        );
+    }
 
     #[test]
     fn an_interface_that_is_left_out_as_a_tunnel_is_named() {

@@ -130,7 +130,8 @@ pub enum Refusal {
     #[error("site {0} is disabled at the hub: ask its operator")]
     Disabled(String),
     /// By another key.
-    #[error("this invitation was used on {at} by key {}: ask for a new one", fingerprint(.key))]
+    #[error("this invitation was used on {at} by key {}: ask for a new one (`ropewalk invite NAME --replace`), and join \
+         with --force if this machine was that site", fingerprint(.key))]
     Used {
         /// When.
         at: Time,
