@@ -2,10 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use ropewalk_e2e::{Ground, ready};
+use ropewalk_e2e::{Ground, packet, ready};
 use ropewalk_io::conntrack::{self, Connection};
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec, TCP_PORT};
 use ropewalk_testbed::topology::{HUB, HUB_V6, SERVER, SERVER_V6};
@@ -310,27 +310,12 @@ fn packets_without_a_connection_do_not_leave_a_hub_with_the_inner_address_of_a_s
     let topology = &scene.ground.topology;
     let [inner, _] = Scene::inner(&scene.boat);
     answer(topology.server());
-    let count = format!(
-        "table ip inner {{ counter seen {{ }}\nchain seen {{ type filter hook prerouting priority -300; \
-         ip saddr {inner} tcp dport {ECHO} tcp flags & fin == fin counter name seen\n }}\n }}\n"
-    );
-    topology.hub().nft(&count).unwrap();
+    let ends = format!("tcp dport {ECHO} tcp flags & fin == fin");
+    count(topology.hub(), &format!("ip saddr {inner} {ends}"));
     // At the server the hub's address is to stand in place of the inner one.
-    let both = count.replace(&format!("ip saddr {inner} "), "");
-    topology.server().nft(&both).unwrap();
+    count(topology.server(), &ends);
     // What came out of the tunnel at the hub since the last call, and what came to the server.
-    let ends = || {
-        [topology.hub(), topology.server()].map(|namespace| {
-            let reset = ["reset", "counters", "table", "ip", "inner"];
-            let said = namespace.program("nft").args(reset).success(PATIENCE);
-            let said = said.unwrap();
-            let packets = said
-                .split("packets ")
-                .nth(1)
-                .and_then(|rest| rest.split(' ').next());
-            packets.unwrap().parse::<u32>().unwrap()
-        })
-    };
+    let ends = || [topology.hub(), topology.server()].map(counted);
     // The end of a connection that the kernel knows gets through.
     drop(connect(topology.site(), SERVER));
     std::thread::sleep(Duration::from_secs(1));
@@ -353,3 +338,122 @@ fn packets_without_a_connection_do_not_leave_a_hub_with_the_inner_address_of_a_s
     assert!(left > 0, "the tunnel carried no end of the connection");
     assert_eq!(came, 0, "of {left} at the hub");
 }
+
+#[test]
+fn datagrams_with_a_wrong_checksum_do_not_leave_a_hub_with_the_inner_address_of_a_site() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::new("wrongsum", "allow = [\"0.0.0.0/0\", \"::/0\"]");
+    let topology = &scene.ground.topology;
+    let [IpAddr::V4(inner), _] = Scene::inner(&scene.boat) else {
+        panic!("the boat has no inner IPv4 address");
+    };
+    let datagrams = format!("udp dport {ECHO}");
+    count(topology.hub(), &format!("ip saddr {inner} {datagrams}"));
+    count(topology.server(), &datagrams);
+    let came = |checksum: u16| {
+        scene.inject(&datagram(inner, SERVER, &[], ECHO, checksum));
+        std::thread::sleep(Duration::from_secs(1));
+        [topology.hub(), topology.server()].map(counted)
+    };
+    assert_eq!(came(0), [1, 1], "without a checksum");
+    assert_eq!(came(1), [1, 0], "with a wrong one");
+}
+
+/// An IPv4 packet of UDP to a port, with options of whole words, and with this checksum of UDP: 0 is none. The
+/// kernel fills in the other lengths and the checksum of the header.
+fn datagram(from: Ipv4Addr, to: Ipv4Addr, options: &[u8], port: u16, checksum: u16) -> Vec<u8> {
+    let words = u8::try_from(5 + options.len() / 4).unwrap();
+    let mut packet = vec![0x40 | words, 0, 0, 0, 0, 0, 0, 0, 64, packet::UDP, 0, 0];
+    packet.extend(from.octets());
+    packet.extend(to.octets());
+    packet.extend(options);
+    for field in [5_555, port, 16, checksum] {
+        packet.extend(field.to_be_bytes());
+    }
+    packet.extend(b"8 octets");
+    packet
+}
+
+impl Scene {
+    /// Sends a whole IPv4 packet from the boat into its tunnel.
+    fn inject(&self, packet: &[u8]) {
+        const WHOLE: u8 = 255;
+        let socket = packet::raw(self.ground.topology.site(), HUB.into(), WHOLE).unwrap();
+        socket.bind_device(Some(TUNNEL.as_bytes())).unwrap();
+        packet::inject(&socket, packet).unwrap();
+    }
+}
+
+/// Counts packets that come to a namespace and match, in a table of their own.
+fn count(namespace: &Namespace, matches: &str) {
+    let script = format!(
+        "table inet counted {{ counter seen {{ }}\nchain seen {{ type filter hook prerouting priority -300; \
+         {matches} counter name seen\n }}\n }}\n"
+    );
+    namespace.nft(&script).unwrap();
+}
+
+/// Packets counted since the last call.
+fn counted(namespace: &Namespace) -> u32 {
+    let reset = ["reset", "counters", "table", "inet", "counted"];
+    let said = namespace.program("nft").args(reset).success(PATIENCE);
+    let said = said.unwrap();
+    let packets = said.split("packets ").nth(1);
+    let packets = packets.and_then(|rest| rest.split(' ').next());
+    packets.unwrap().parse().unwrap()
+}
+
+#[test]
+fn packets_that_name_their_own_route_do_not_get_past_the_rules_of_the_hub() {
+    if !ready() {
+        return;
+    }
+    let outside = format!("allow = [\"{HUB}\", \"{HUB_V6}\"]");
+    let scene = Scene::new("sourceroute", &outside);
+    let topology = &scene.ground.topology;
+    // The kernel of the hub follows such routes.
+    let switch = "for f in /proc/sys/net/ipv4/conf/*/accept_source_route; do echo 1 > $f; done";
+    let shell = topology.hub().program("sh").args(["-c", switch]);
+    shell.success(PATIENCE).unwrap();
+    let [IpAddr::V4(inner), _] = Scene::inner(&scene.boat) else {
+        panic!("the boat has no inner IPv4 address");
+    };
+    let soon = || std::thread::sleep(Duration::from_secs(1));
+    let [private, internet] = [PRIVATE, INTERNET].map(|pair| pair[0].parse().unwrap());
+    count(
+        topology.server(),
+        &format!("ip daddr {{ {private}, {internet} }} udp dport {ECHO}"),
+    );
+    // Other options are no reason to drop a packet.
+    scene.inject(&datagram(inner, internet, &[1, 1, 1, 1], ECHO, 0));
+    soon();
+    assert_eq!(counted(topology.server()), 1, "a packet with an option");
+    for kind in [131, 137] {
+        let mut option = vec![kind, 7, 4];
+        option.extend(private.octets());
+        option.push(0);
+        scene.inject(&datagram(inner, HUB, &option, ECHO, 0));
+    }
+    soon();
+    assert_eq!(counted(topology.server()), 0, "packets by way of the hub");
+    // Of IPv6 the kernel follows no such route any more. Those behind the hub may.
+    let server = topology.server();
+    server.nft("delete table inet counted\n").unwrap();
+    count(server, "exthdr rt exists");
+    let send = |kind: u8| {
+        let to: std::net::Ipv6Addr = INTERNET[1].parse().unwrap();
+        let mut header = vec![packet::UDP, 2, kind, 1, 0, 0, 0, 0];
+        header.extend(PRIVATE[1].parse::<std::net::Ipv6Addr>().unwrap().octets());
+        header.extend([21, 179, 27, 95, 0, 8, 0, 0]);
+        packet::send(topology.site(), to.into(), ROUTING, &header).unwrap();
+        soon();
+        counted(server)
+    };
+    assert_eq!(send(2), 1, "a routing header of mobile hosts");
+    assert_eq!(send(0), 0, "a source route");
+}
+
+/// Number of the routing header of IPv6 (RFC 8200 §4.4).
+const ROUTING: u8 = 43;

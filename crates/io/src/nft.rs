@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nftables::batch::Batch;
 use nftables::expr::{
-    CT, Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, RT, RTKey,
-    SetItem, TcpOption,
+    CT, Expression, Exthdr, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, RT,
+    RTKey, SetItem, TcpOption,
 };
 use nftables::schema::{Chain, NfListObject, Rule, Table};
 use nftables::stmt::{
@@ -26,6 +26,7 @@ use netlink_packet_netfilter::{
 };
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::helper::{Order, Refusal, order};
 use crate::netlink::socket::NetlinkSocket;
@@ -112,6 +113,7 @@ impl From<NftError> for Refusal {
 
 /// Replaces the table by the rules of a hub, in one transaction. Packets of the pools pass between
 /// the TUN interface and the rest, or only one other interface, which then carries nothing else.
+/// Packets from the TUN interface that name their own route are dropped.
 /// Sites reach what [`Egress`] says. TCP handshakes get an MSS that fits. If asked for, packets from the pools leave with an address
 /// of this machine.
 ///
@@ -127,6 +129,7 @@ pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
 pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {
     let mut table = NewTable::new(&nat.table, &nat.tun)?;
     let pools = pools(nat);
+    table.drop_source_routes();
     table.chain(
         "forward",
         NfChainType::Filter,
@@ -236,7 +239,7 @@ pub(crate) fn remove_here(table: &str) -> Result<(), NftError> {
     // Adding what exists is no error, deleting what does not would be one.
     batch.add(NfListObject::Table(table_object(table)));
     batch.delete(NfListObject::Table(table_object(table)));
-    run(batch)
+    run(batch, Vec::new())
 }
 
 /// The number that the kernel gave to a table of family `inet` when it was made; `None` when there is
@@ -363,6 +366,22 @@ pub(crate) fn list_table_here(name: &str) -> Result<String, NftError> {
     run_text("", &["-j", "list", "table", "inet", name])
 }
 
+/// What version `nft` says it is.
+///
+/// # Errors
+/// See [`NftError`].
+pub fn version() -> Result<String, NftError> {
+    Ok(run_text("", &["--version"])?.trim().to_owned())
+}
+
+/// All chains of all tables, as JSON (libnftables-json(5)).
+///
+/// # Errors
+/// See [`NftError`].
+pub fn list_chains() -> Result<String, NftError> {
+    run_text("", &["-j", "list", "chains"])
+}
+
 fn run_text(script: &str, arguments: &[&str]) -> Result<String, NftError> {
     run_one_of(&NFT_PATHS, script, arguments)
 }
@@ -384,7 +403,8 @@ pub fn is_name(name: &str) -> bool {
     check_name(name).is_ok()
 }
 
-/// Chain priorities as nft(8) names them: `mangle`, `filter`, `srcnat`.
+/// Chain priorities as nft(8) names them: `raw`, `mangle`, `filter`, `srcnat`.
+const PRIORITY_RAW: i32 = -300;
 const PRIORITY_MANGLE: i32 = -150;
 const PRIORITY_FILTER: i32 = 0;
 const PRIORITY_SOURCE_NAT: i32 = 100;
@@ -394,6 +414,8 @@ struct NewTable<'a> {
     batch: Batch<'a>,
     name: &'a str,
     tun: &'a str,
+    /// Rules with what the types of the crate cannot say, as JSON. They stand behind all others of their chain.
+    untyped: Vec<Value>,
 }
 
 impl<'a> NewTable<'a> {
@@ -404,7 +426,12 @@ impl<'a> NewTable<'a> {
         batch.add(NfListObject::Table(table_object(name)));
         batch.delete(NfListObject::Table(table_object(name)));
         batch.add(NfListObject::Table(table_object(name)));
-        Ok(Self { batch, name, tun })
+        Ok(Self {
+            batch,
+            name,
+            tun,
+            untyped: Vec::new(),
+        })
     }
 
     fn chain(&mut self, chain: &'a str, kind: NfChainType, hook: NfHook, priority: i32) {
@@ -422,20 +449,49 @@ impl<'a> NewTable<'a> {
         }));
     }
 
-    /// Drops segments of TCP that belong to no connection, such as a late FIN or RST: the kernel does not translate
-    /// them, and they would leave with the inner address of the site. What goes from site to site is never translated.
-    /// Of other protocols the kernel may not know all that is good.
+    /// Drops packets from sites that name their own route, before anything looks at their destination. It may be an
+    /// address of this machine, which then sends them on to any other (RFC 791 §3.1, RFC 5095, RFC 7126 §4.3).
+    fn drop_source_routes(&mut self) {
+        self.chain(
+            "routes",
+            NfChainType::Filter,
+            NfHook::Prerouting,
+            PRIORITY_RAW,
+        );
+        let type_0 = Statement::Match(Match {
+            left: Expression::Named(NamedExpression::Exthdr(Exthdr {
+                name: "rt".into(),
+                field: Some("type".into()),
+                offset: None,
+            })),
+            right: Expression::Number(0),
+            op: Operator::EQ,
+        });
+        let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
+        self.rule("routes", vec![from_site, type_0, Statement::Drop(None)]);
+        let (table, tun) = (self.name, self.tun);
+        let options = ["lsrr", "ssrr"].map(|option| {
+            let from_site = json!({"op": "==", "left": {"meta": {"key": "iifname"}}, "right": tun});
+            let has = json!({"op": "==", "left": {"ip option": {"name": option}}, "right": true});
+            let statements = json!([{"match": from_site}, {"match": has}, {"drop": null}]);
+            json!({"add": {"rule": {
+                "family": "inet", "table": table, "chain": "routes", "expr": statements,
+            }}})
+        });
+        self.untyped.extend(options);
+    }
+
+    /// Drops packets that the kernel can give to no connection, such as a late FIN or a datagram with a wrong checksum:
+    /// it does not translate them, and they would leave with the inner address of the site. What goes from site to
+    /// site is never translated. Of protocols that the kernel does not know, each packet begins a connection.
     fn drop_lost(&mut self) {
         let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
         let outside = self.interface(MetaKey::Oifname, Operator::NEQ);
-        let lost = vec![
-            from_site,
-            outside,
-            named(MetaKey::L4proto, Operator::EQ, "tcp"),
-            in_state(&["invalid"]),
-            Statement::Drop(None),
-        ];
-        self.rule("forward", lost);
+        let lost = in_state(&["invalid"]);
+        self.rule(
+            "forward",
+            vec![from_site, outside, lost, Statement::Drop(None)],
+        );
     }
 
     /// A chain that others lead to.
@@ -591,7 +647,7 @@ impl<'a> NewTable<'a> {
     }
 
     fn apply(self) -> Result<(), NftError> {
-        run(self.batch)
+        run(self.batch, self.untyped)
     }
 }
 
@@ -733,10 +789,13 @@ fn check_name(name: &str) -> Result<(), NftError> {
 /// Where distributions put nft, should PATH lack it.
 const NFT_PATHS: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
 
-fn run(batch: Batch<'_>) -> Result<(), NftError> {
-    let script = serde_json::to_string(&batch.to_nftables())
-        .map_err(|error| NftError::Refused(error.to_string()))?;
-    run_text(&script, &["-j", "-f", "-"]).map(drop)
+fn run(batch: Batch<'_>, untyped: Vec<Value>) -> Result<(), NftError> {
+    let refused = |error: serde_json::Error| NftError::Refused(error.to_string());
+    let mut script = serde_json::to_value(batch.to_nftables()).map_err(refused)?;
+    if let Some(Value::Array(commands)) = script.get_mut("nftables") {
+        commands.extend(untyped);
+    }
+    run_text(&script.to_string(), &["-j", "-f", "-"]).map(drop)
 }
 
 #[cfg(test)]

@@ -402,6 +402,14 @@ fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
     let from_site = "iifname \"rope0\"";
     let expected = [
         (
+            "routes",
+            vec![
+                format!("{from_site} rt type 0 drop"),
+                format!("{from_site} ip option lsrr exists drop"),
+                format!("{from_site} ip option ssrr exists drop"),
+            ],
+        ),
+        (
             "closed",
             vec![
                 "ip daddr 10.0.0.0/8 reject with icmpx admin-prohibited".to_owned(),
