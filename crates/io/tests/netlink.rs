@@ -388,6 +388,15 @@ fn with_egress() -> HubNat {
     }
 }
 
+/// The rules of a chain.
+fn chain_of<'a>(rules: &'a str, chain: &str) -> Vec<&'a str> {
+    let start = rules.find(&format!("chain {chain} {{")).expect(chain);
+    let body = rules[start..].lines().skip(1).map(str::trim);
+    body.take_while(|line| *line != "}")
+        .filter(|line| !line.starts_with("type "))
+        .collect()
+}
+
 #[test]
 fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
     if !privileged() {
@@ -454,13 +463,7 @@ fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
         ),
     ];
     for (chain, expected) in expected {
-        let start = rules.find(&format!("chain {chain} {{")).expect(chain);
-        let body = rules[start..].lines().skip(1).map(str::trim);
-        let found: Vec<_> = body
-            .take_while(|line| *line != "}")
-            .filter(|line| !line.starts_with("type "))
-            .collect();
-        assert_eq!(found, expected, "{chain} in\n{rules}");
+        assert_eq!(chain_of(&rules, chain), expected, "{chain} in\n{rules}");
     }
     namespace
         .enter(|| nft::remove("ropewalk-test"))
