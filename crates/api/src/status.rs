@@ -69,6 +69,9 @@ pub struct KillSwitchStatus {
     pub portal_s: Option<u64>,
     /// Families that the tunnel carries: `ipv4`, `ipv6`. The others are refused.
     pub families: Vec<String>,
+    /// Whether the machine had no IPv6 when the site started: the tunnel carries none then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_ipv6: bool,
     /// Networks that are reached beside the tunnel.
     pub local: Vec<String>,
 }

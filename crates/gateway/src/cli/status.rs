@@ -224,9 +224,16 @@ fn kill_switch(switch: &KillSwitchStatus, style: Style) -> String {
     // Before the hub has said what it carries, all is refused.
     if !switch.families.is_empty() {
         for (family, name) in [("ipv4", "IPv4"), ("ipv6", "IPv6")] {
-            if missing(family) {
-                text += &format!("; {name} blocked, the hub does not carry it");
+            if !missing(family) {
+                continue;
             }
+            text += &if family == "ipv6" && switch.no_ipv6 {
+                "; IPv6 blocked, this machine had no IPv6 when the site started: switch it on, then \
+                 restart the site"
+                    .to_owned()
+            } else {
+                format!("; {name} blocked, the hub does not carry it")
+            };
         }
     }
     if !switch.local.is_empty() {
@@ -531,6 +538,27 @@ mod tests {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
         assert!(!text.contains("out of use"), "{text}");
+    }
+
+    #[test]
+    fn whose_fault_it_is_that_the_tunnel_carries_no_ipv6_is_told() {
+        let text = |no_ipv6| {
+            let switch = KillSwitchStatus {
+                is_set: true,
+                on: true,
+                families: vec!["ipv4".to_owned()],
+                no_ipv6,
+                ..KillSwitchStatus::default()
+            };
+            kill_switch(&switch, Style::plain())
+        };
+        assert!(text(false).contains("IPv6 blocked, the hub does not carry it"));
+        let own = text(true);
+        assert!(own.contains("this machine had no IPv6"), "{own}");
+        assert!(
+            own.contains("restart the site") && !own.contains("the hub"),
+            "{own}"
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ use ropewalk_config::site::tunnels_everything;
 use ropewalk_config::uplinks::UplinkRules;
 use ropewalk_host::kill_switch::{self, KillSwitch, Local, Plan};
 use ropewalk_io::netlink::Interface;
+use ropewalk_io::sysctl;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::{ANSWER_TIMEOUT, Commands, resolve};
@@ -51,6 +52,8 @@ pub(super) struct Guard {
 struct Told {
     tun: String,
     on: bool,
+    /// Whether this machine had IPv6 at the start, after which the site takes no notice of it.
+    ipv6: bool,
     inner: Mutex<Inner>,
 }
 
@@ -83,6 +86,7 @@ impl Guard {
             Arc::new(Told {
                 tun: config.common.interface.clone(),
                 on: switch.is_some(),
+                ipv6: sysctl::has_ipv6(),
                 inner: Mutex::default(),
             })
         });
@@ -270,6 +274,7 @@ impl Told {
                 .and_then(|state| state.portal)
                 .map(|time| time.as_secs()),
             families: inner.families.clone(),
+            no_ipv6: !self.ipv6,
             local: inner.local.clone(),
         }
     }
@@ -277,7 +282,9 @@ impl Told {
 
 /// Lifts what a former configuration set, and says that nothing is refused.
 fn lift(path: &std::path::Path, config: &SiteConfig) {
-    match kill_switch::lift(path, &config.common.interface) {
+    let tun = &config.common.interface;
+    let lifted = kill_switch::lift(path, tun);
+    match lifted.and_then(|lifted| kill_switch::close_portal(tun).map(|()| lifted)) {
         Ok(true) => tracing::warn!("kill switch is lifted: the configuration has it off"),
         Ok(false) => {}
         // Without nftables there is none to lift.
