@@ -1,9 +1,9 @@
 //! Checks of the machine that hold for every role.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::SystemTime;
 
+use ropewalk_io::nft::{self, NftError};
 use ropewalk_io::sysctl;
 use ropewalk_io::tun::{Tun, TunConfig, TunError};
 use ropewalk_io::udp::{UdpConfig, UdpSocket};
@@ -25,7 +25,7 @@ const PROBE_BUFFER: usize = 1 << 16;
 pub fn checks() -> Vec<Check> {
     let mut checks = vec![kernel(), privileges(), tun()];
     checks.extend(udp_offload());
-    checks.extend([ipv6(), nft(), clock()]);
+    checks.extend([ipv6(), clock()]);
     checks
 }
 
@@ -144,18 +144,25 @@ fn udp_offload() -> Vec<Check> {
     }]
 }
 
-fn nft() -> Check {
+/// Check of the program nft: without it a site `kills` its traffic in vain, and does not start.
+pub fn nft(kills: bool) -> Check {
+    nft_found(kills, nft::version())
+}
+
+fn nft_found(kills: bool, found: Result<String, NftError>) -> Check {
     let name = "nftables";
-    match Command::new("nft").arg("--version").output() {
-        Ok(output) if output.status.success() => {
-            let text = String::from_utf8_lossy(&output.stdout);
-            Check::ok(name, text.trim().to_owned())
-        }
-        _ => Check::warn(
+    match found {
+        Ok(version) => Check::ok(name, version),
+        Err(error) if kills => Check::fail(
             name,
-            "the program nft is missing",
-            "install nftables: a hub needs it for address translation, a site for classes beside the \
-             tunnel",
+            format!("{error}; the kill switch cannot be set, so the site does not start"),
+            "install nftables, or set kill_switch = false in [network]",
+        ),
+        Err(error) => Check::warn(
+            name,
+            error.to_string(),
+            "install nftables: a hub needs it for address translation, a site for the kill switch and \
+             for classes beside the tunnel",
         ),
     }
 }
@@ -177,6 +184,17 @@ fn clock() -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::State;
+
+    #[test]
+    fn a_missing_nft_fails_a_site_with_a_kill_switch_and_warns_others() {
+        let of = |kills| nft_found(kills, Err(NftError::Missing));
+        assert_eq!(of(true).state, State::Fail);
+        assert!(of(true).found.contains("kill switch"), "{:?}", of(true));
+        assert_eq!(of(false).state, State::Warn);
+        let there = nft_found(true, Ok("nftables v1".to_owned()));
+        assert_eq!(there.state, State::Ok);
+    }
 
     #[test]
     fn kernel_versions_are_understood() {

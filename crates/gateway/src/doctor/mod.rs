@@ -79,6 +79,8 @@ impl Check {
 #[must_use]
 pub fn run(path: &Path, named: bool) -> Vec<Check> {
     let mut checks = machine::checks();
+    let kills = matches!(Config::load(path), Ok(Config::Site(site)) if site.kill_switch);
+    checks.push(machine::nft(kills));
     if !path.exists() {
         checks.push(missing(path, named));
         return checks;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::process::Command;
 
 use ropewalk_io::netlink::{self, Interface};
+use ropewalk_io::nft;
 use ropewalk_io::sysctl;
 use serde_json::Value;
 
@@ -173,11 +173,7 @@ fn forwarding(running: bool) -> Check {
 
 /// A firewall chain of somebody else that drops what it forwards by default.
 fn dropping_chain() -> Option<String> {
-    let output = Command::new("nft")
-        .args(["-j", "list", "chains"])
-        .output()
-        .ok()?;
-    let value: Value = serde_json::from_slice(&output.stdout).ok()?;
+    let value: Value = serde_json::from_str(&nft::list_chains().ok()?).ok()?;
     let chains = value["nftables"]
         .as_array()?
         .iter()
