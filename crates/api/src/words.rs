@@ -86,6 +86,8 @@ pub enum About {
     Clock,
     /// Nothing works.
     Down,
+    /// The API is not where it is to be.
+    Api,
 }
 
 /// How much it matters.

@@ -11,7 +11,7 @@ use ropewalk_config::{self as config, BalanceConfig};
 use ropewalk_history::Kind;
 use tokio::sync::mpsc;
 
-use super::api::{Api, CommandSink, Reload};
+use super::api::{Api, CommandSink, Reload, Unoffered};
 use super::memory::{self, Memory};
 use super::watchdog::Watchdog;
 use super::{
@@ -46,6 +46,7 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
         change_key: keys::by_hand(),
         memory,
         mark: memory::no_marks(),
+        unoffered: Unoffered::default(),
         is_hub: false,
     };
     let api = ApiSocket::open(&common, api).await?;

@@ -15,7 +15,7 @@ use ropewalk_types::Pace;
 
 use super::admission::Admission;
 use super::admission::inbox::{AdmissionThread, Inbox};
-use super::api::{Api, Reload};
+use super::api::{Api, Reload, Unoffered};
 use super::memory::{self, Memory};
 use super::network::Firewall;
 use super::site_routes::SiteRoutes;
@@ -91,6 +91,7 @@ pub(super) async fn run(
         change_key,
         memory: Memory::open(&config.common, Kind::Hub),
         mark: memory::no_marks(),
+        unoffered: Unoffered::default(),
         is_hub: true,
     };
     api.memory.follow(Arc::clone(&api.commands));

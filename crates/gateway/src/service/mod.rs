@@ -433,7 +433,7 @@ impl ApiSocket {
             memory,
         };
         if let Some(address) = common.api_listen {
-            api::serve_tcp(api, address).await?;
+            api::serve_tcp(api, address).await;
         }
         Ok(socket)
     }

@@ -11,7 +11,7 @@ use std::sync::mpsc::sync_channel;
 
 use anyhow::Context;
 
-use super::api::{Api, Reload};
+use super::api::{Api, Reload, Unoffered};
 use super::hub::Hub;
 use super::memory::{self, Memory};
 use super::site::{Relayed, Site};
@@ -113,6 +113,7 @@ fn of_both(hub: &Hub, site: &Site, config: &RelayConfig) -> Api {
         change_key: keys::by_hand(),
         memory: Memory::open(&config.hub.common, Kind::Hub),
         mark: memory::no_marks(),
+        unoffered: Unoffered::default(),
         is_hub: true,
     }
 }

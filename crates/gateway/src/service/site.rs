@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::admission::inbox::Inbox;
-use super::api::{Api, Mark, Reload};
+use super::api::{Api, Mark, Reload, Unoffered};
 use super::direct::Direct;
 use super::guard::Guard;
 use super::keys::{ChangeKey, KeyThread, SiteKeys};
@@ -128,6 +128,7 @@ pub(super) async fn run(
         change_key: Arc::clone(&site.change_key),
         memory,
         mark: Arc::clone(&site.mark),
+        unoffered: Unoffered::default(),
         is_hub: false,
     };
     api.memory.follow(Arc::clone(&api.commands));

@@ -28,8 +28,8 @@ mod tests;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -40,6 +40,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
+use ropewalk_api::words::{About, Weight, Words};
 use ropewalk_api::{
     Changed, Done, Failed, Happened, History, KeyChange, KeyRequest, Marks, PathRequest, PathUse,
     Paths, Reloaded, Route, SchedulerRequest, Schedulers, Status, prometheus,
@@ -55,6 +56,9 @@ use crate::http_server;
 
 /// Largest request body, bytes.
 const BODY_MAX: usize = 16 << 10;
+
+/// How long after a refusal the loopback address is tried again. Longer: less work, and the API comes there later.
+const BIND_PAUSE: Duration = Duration::from_mins(1);
 
 /// How often a request for health looks whether the engine has had a turn. Longer: fewer looks, later answers.
 const HEALTH_LOOK: Duration = Duration::from_millis(1);
@@ -84,6 +88,8 @@ pub struct Api {
     pub memory: Memory,
     /// Marks an uplink of this site until its next start; says why not.
     pub mark: Mark,
+    /// Why the API is not on its loopback address.
+    pub unoffered: Unoffered,
     /// Whether this gateway is a hub.
     pub is_hub: bool,
 }
@@ -109,17 +115,57 @@ pub fn serve_unix(api: Api, path: &Path, group: Option<&str>) -> anyhow::Result<
     Ok(())
 }
 
-/// Serves the API on a loopback address until the runtime ends.
-///
-/// # Errors
-/// The address is taken.
-pub async fn serve_tcp(api: Api, address: SocketAddr) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot offer the API on {address}; change `listen` in [api]"))?;
+/// Serves the API on a loopback address until the runtime ends. Where another program has the address, the status
+/// says so, and the address is tried again and again: a site whose kill switch is on must not end for want of it.
+pub async fn serve_tcp(api: Api, address: SocketAddr) {
+    serve_tcp_after(api, address, BIND_PAUSE).await;
+}
+
+async fn serve_tcp_after(api: Api, address: SocketAddr, pause: Duration) {
+    let unoffered = api.unoffered.clone();
     let router = router(api).layer(middleware::from_fn(require_local_client));
-    tokio::spawn(http_server::serve(listener, router));
-    Ok(())
+    let error = match TcpListener::bind(address).await {
+        Ok(listener) => {
+            tokio::spawn(http_server::serve(listener, router));
+            return;
+        }
+        Err(error) => error,
+    };
+    let why = format!(
+        "the API is not on {address}: {error}; stop the program that has the address, or change `listen` in [api]"
+    );
+    tracing::warn!("{why}; the address is tried again every minute");
+    unoffered.set(Some(why));
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(pause).await;
+            if let Ok(listener) = TcpListener::bind(address).await {
+                tracing::info!(%address, "the API is on its address now");
+                unoffered.set(None);
+                http_server::serve(listener, router).await;
+                return;
+            }
+        }
+    });
+}
+
+/// Why the API is not on its loopback address; nothing while it is, or has none.
+#[derive(Clone, Debug, Default)]
+pub struct Unoffered(Arc<Mutex<Option<String>>>);
+
+impl Unoffered {
+    fn set(&self, why: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    fn words(&self) -> Option<Words> {
+        let why = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        why.clone().map(|text| Words {
+            about: About::Api,
+            weight: Weight::Worse,
+            text,
+        })
+    }
 }
 
 /// The requests there are.
@@ -257,6 +303,7 @@ async fn status(State(api): State<Api>) -> Answer<Json<Status>> {
 async fn whole_status(api: &Api) -> Answer<Status> {
     let mut status = ask(api, Command::Status).await?;
     api.memory.describe(&mut status);
+    status.words.extend(api.unoffered.words());
     Ok(status)
 }
 

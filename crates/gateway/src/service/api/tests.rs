@@ -17,6 +17,8 @@ use crate::exit;
 struct Gateway {
     socket: PathBuf,
     tcp: SocketAddr,
+    /// Another program at that address.
+    taken: Option<std::net::TcpListener>,
     _directory: TempDir,
     _stop: tokio::sync::oneshot::Sender<()>,
 }
@@ -26,10 +28,24 @@ impl Gateway {
         Self::with_reload(Duration::ZERO, is_hub, engine)
     }
 
+    /// A gateway at whose loopback address another program is.
+    fn with_taken_address() -> Self {
+        Self::open(Duration::ZERO, false, true, answering)
+    }
+
     /// A gateway whose reloads take so long.
     fn with_reload(
         reload: Duration,
         is_hub: bool,
+        engine: impl FnOnce(Receiver<Command>) + Send + 'static,
+    ) -> Self {
+        Self::open(reload, is_hub, false, engine)
+    }
+
+    fn open(
+        reload: Duration,
+        is_hub: bool,
+        keeps_taken: bool,
         engine: impl FnOnce(Receiver<Command>) + Send + 'static,
     ) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -74,12 +90,12 @@ impl Gateway {
                 ("eth0", Some(true)) => Ok(()),
                 _ => Err("there is no uplink eth9".to_owned()),
             }),
+            unoffered: Unoffered::default(),
             is_hub,
         };
-        let tcp = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = other.local_addr().unwrap();
+        let taken = keeps_taken.then_some(other);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let (ready, is_ready) = channel();
         let path = socket.clone();
@@ -87,7 +103,7 @@ impl Gateway {
             let mut builder = tokio::runtime::Builder::new_current_thread();
             builder.enable_all().build().unwrap().block_on(async {
                 serve_unix(api.clone(), &path, None).unwrap();
-                serve_tcp(api, tcp).await.unwrap();
+                serve_tcp_after(api, tcp, Duration::from_millis(50)).await;
                 ready.send(()).unwrap();
                 let _ = stopped.await;
             });
@@ -96,6 +112,7 @@ impl Gateway {
         Self {
             socket,
             tcp,
+            taken,
             _directory: directory,
             _stop: stop,
         }
@@ -117,6 +134,26 @@ impl Gateway {
         let _ = stream.read_to_string(&mut answer);
         answer
     }
+}
+
+#[test]
+fn a_gateway_whose_address_is_taken_starts_says_so_and_tries_again() {
+    let mut gateway = Gateway::with_taken_address();
+    let words = gateway.client().status().unwrap().words;
+    let address = gateway.tcp.to_string();
+    assert!(
+        words.iter().any(|words| words.text.contains(&address)),
+        "{words:?}"
+    );
+    drop(gateway.taken.take());
+    let end = Instant::now() + Duration::from_secs(10);
+    while !gateway.client().status().unwrap().words.is_empty() {
+        assert!(Instant::now() < end, "the free address is not taken");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let answer =
+        gateway.raw("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 fn answering(commands: Receiver<Command>) {
