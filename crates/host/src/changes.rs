@@ -73,6 +73,9 @@ pub enum Change {
         former: String,
         /// Contents that were written.
         value: String,
+        /// Whether there was no file before.
+        #[serde(default)]
+        was_missing: bool,
     },
     /// A record of resolvconf(8).
     Resolvconf {
@@ -182,6 +185,8 @@ impl Change {
                 // The interface it belonged to may be gone.
                 _ => Ok(()),
             },
+            // It may never have been made, for want of the program nft, which takes no part then.
+            Self::Table { name } if matches!(nft::table_handle(name), Ok(None)) => Ok(()),
             Self::Table { name } => nft::remove(name)
                 .with_context(|| format!("cannot remove the nftables table {name}")),
             Self::Rule {
@@ -199,11 +204,19 @@ impl Change {
                 path,
                 former,
                 value,
+                was_missing,
             } => {
-                if resolver::is_ours(&resolver::read(path)?, former, value) {
-                    resolver::write(path, former)?;
+                // Whoever took the file away does not want it back, and a link may lead nowhere since the start of
+                // the machine.
+                let is_gone = matches!(path.try_exists(), Ok(false));
+                if is_gone || !resolver::is_ours(&resolver::read(path)?, former, value) {
+                    return Ok(());
                 }
-                Ok(())
+                // A mount cannot be removed.
+                if *was_missing && resolver::remove(path).is_ok() {
+                    return Ok(());
+                }
+                resolver::write(path, former)
             }
             Self::Resolvconf { record } => resolver::remove_record(record),
         }
@@ -416,15 +429,23 @@ impl Changes {
             |change: &&Change| matches!(change, Change::Resolver { path: p, .. } if p == path);
         // What stands there now is our own: the file of before is in the list.
         let listed = self.made.iter().find(same).cloned();
-        let former = match &listed {
-            Some(Change::Resolver { former, .. }) => former.clone(),
-            _ => resolver::read(path)?,
+        let (former, was_missing) = match &listed {
+            Some(Change::Resolver {
+                former,
+                was_missing,
+                ..
+            }) => (former.clone(), *was_missing),
+            _ => (
+                resolver::read(path)?,
+                matches!(path.try_exists(), Ok(false)),
+            ),
         };
         self.made.retain(|change| !same(&change));
         let recorded = self.record(Change::Resolver {
             path: path.to_owned(),
             former,
             value: text.to_owned(),
+            was_missing,
         });
         if let Err(error) = recorded {
             // What the file was before must not be forgotten.
@@ -638,7 +659,7 @@ fn list<'a>(path: &Path, changes: impl Iterator<Item = &'a Change>) -> anyhow::R
         changes,
     };
     let text = serde_json::to_vec_pretty(&state)?;
-    files::write_atomically(path, &text, files::PUBLIC, true)
+    files::write_atomically(path, &text, files::SECRET, true)
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -864,6 +885,7 @@ mod tests {
                 path: file.clone(),
                 former: former.to_owned(),
                 value: value.to_owned(),
+                was_missing: false,
             }],
         };
         let after = |present: &str| {
@@ -898,6 +920,7 @@ mod tests {
             path: file.clone(),
             former,
             value: value.clone(),
+            was_missing: false,
         };
         let setting = |key: &str, former: &str| Change::Sysctl {
             key: key.to_owned(),

@@ -462,7 +462,7 @@ impl KillSwitch {
 
     fn write_file(&self, text: &[u8]) -> anyhow::Result<()> {
         files::create_parent(&self.path)?;
-        files::write_atomically(&self.path, text, files::PUBLIC, true)
+        files::write_atomically(&self.path, text, files::SECRET, true)
             .with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
@@ -479,13 +479,12 @@ pub fn read(path: &Path) -> anyhow::Result<Option<Plan>> {
 }
 
 /// Takes the table of the site with this TUN interface away, and the file at `path`; true when there
-/// was either.
+/// was either. What is left of a portal stays: see [`close_portal`].
 ///
 /// # Errors
 /// `nft` is missing or refuses, or the file cannot be removed.
 pub fn lift(path: &Path, tun: &str) -> anyhow::Result<bool> {
     let name = table(tun);
-    close_portal(tun)?;
     let was_set = nft::table_handle(&name)?.is_some();
     if was_set {
         nft::remove(&name).context("the kill switch cannot be lifted")?;

@@ -15,7 +15,7 @@ use ropewalk_io::helper::{self, Lane, Service};
 use ropewalk_io::program;
 use serde::{Deserialize, Serialize};
 
-use crate::Changes;
+use crate::{Changes, files};
 
 /// The file that the C library reads.
 pub const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -129,6 +129,8 @@ enum Order {
     Forget { record: String },
     /// Writes [`RESOLV_CONF`], or puts back what was there.
     Write { text: String },
+    /// Removes the file behind [`RESOLV_CONF`].
+    Remove,
 }
 
 /// What the helper of a site does for its name servers: those of the interface `tun`, and [`RESOLV_CONF`].
@@ -142,6 +144,7 @@ pub fn service(tun: String) -> Service {
             // An earlier run may have had another name. The record's own end keeps it ours.
             Order::Forget { record } => is_record(record),
             Order::Write { text } => u64::try_from(text.len()).is_ok_and(|l| l <= FILE_BYTES_MAX),
+            Order::Remove => true,
         };
         if !own {
             bail!("these are not the name servers of {tun}");
@@ -180,6 +183,7 @@ fn carry_out(order: &Order) -> anyhow::Result<()> {
         }
         Order::Forget { record } => run("resolvconf", &["-d", record], ""),
         Order::Write { text } => write_here(Path::new(RESOLV_CONF), text),
+        Order::Remove => remove_here(Path::new(RESOLV_CONF)),
     }
 }
 
@@ -249,6 +253,23 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     write_here(path, text)
 }
 
+/// Removes the file, and leaves a link to it.
+///
+/// # Errors
+/// What the file system says.
+pub(crate) fn remove(path: &Path) -> anyhow::Result<()> {
+    if path == Path::new(RESOLV_CONF) {
+        return order(&Order::Remove);
+    }
+    remove_here(path)
+}
+
+fn remove_here(path: &Path) -> anyhow::Result<()> {
+    let remove = || files::remove(&path.canonicalize()?);
+    remove().with_context(|| format!("cannot remove {}", path.display()))?;
+    Ok(())
+}
+
 fn write_here(path: &Path, text: &str) -> anyhow::Result<()> {
     let write = || {
         let mut options = std::fs::OpenOptions::new();
@@ -291,6 +312,8 @@ fn run(program: &str, arguments: &[&str], input: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     const FORMER: &str = "nameserver 192.168.1.1\nsearch lan\n";
@@ -345,6 +368,45 @@ mod tests {
             std::fs::read_to_string(&file).unwrap(),
             "nameserver 192.168.7.1\n"
         );
+    }
+
+    #[test]
+    fn a_file_that_was_not_there_is_none_afterwards_and_a_lost_one_stays_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("resolv.conf");
+        let target = directory.path().join("run/resolv.conf");
+        let list = directory.path().join("changes.json");
+        let servers = ["192.0.2.53".parse().unwrap()];
+        std::fs::create_dir(target.parent().unwrap()).unwrap();
+        for is_link in [false, true] {
+            if is_link {
+                std::os::unix::fs::symlink(&target, &file).unwrap();
+            }
+            let mut changes = Changes::begin(&list, false).unwrap();
+            let _ = set(&mut changes, &file, "rope0", &servers).unwrap();
+            // Set again: there is one now, by us.
+            let _ = set(&mut changes, &file, "rope0", &[]).unwrap();
+            assert!(file.exists());
+            let mode = std::fs::metadata(&list).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "others read the list");
+            drop(changes);
+            assert!(!file.exists(), "link {is_link}");
+            assert_eq!(file.is_symlink(), is_link);
+        }
+        // An empty one comes back empty.
+        std::fs::write(&target, "").unwrap();
+        let mut changes = Changes::begin(&list, false).unwrap();
+        let _ = set(&mut changes, &file, "rope0", &servers).unwrap();
+        drop(changes);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
+        // The directory of the target is gone, as after a start of the machine.
+        std::fs::write(&target, FORMER).unwrap();
+        let mut changes = Changes::begin(&list, false).unwrap();
+        let _ = set(&mut changes, &file, "rope0", &servers).unwrap();
+        std::mem::forget(changes);
+        std::fs::remove_dir_all(target.parent().unwrap()).unwrap();
+        crate::changes::repair(&list).unwrap();
+        assert!(!list.exists(), "the change is still listed");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `ropewalk down`: stops the site and lifts its kill switch.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -107,7 +108,7 @@ impl Down {
             bail!("only root may stop the site and lift its kill switch; run it as root (sudo)");
         }
         let place = Place::of_site(global, "down")?;
-        let stopped = stop(&place.state_dir)?;
+        let stopped = stop(&place.state_dir).context("the kill switch stays as it is")?;
         if !stopped {
             // Between two starts there is no process, and the next one would set the switch again.
             stop_unit(global.config.as_deref());
@@ -115,17 +116,31 @@ impl Down {
         if stopped {
             output::note("the site is stopped");
         }
-        let lifted = kill_switch::lift(&place.file(), &place.tun)?;
-        portal::clear()?;
-        for change in undo(&place.state_dir)? {
+        let lifted = kill_switch::lift(&place.file(), &place.tun)
+            .context("the kill switch was not lifted; `ropewalk kill-switch` shows it")?;
+        let state = if lifted {
+            "the kill switch is lifted"
+        } else {
+            "no kill switch was set"
+        };
+        output::note(&format!(
+            "{state}: traffic leaves over the uplinks, without the tunnel"
+        ));
+        // One that fails keeps no other from being done.
+        let portal = kill_switch::close_portal(&place.tun);
+        let routes = portal::clear();
+        let undone = undo(&place.state_dir);
+        for change in undone.as_deref().unwrap_or_default() {
             output::note(&format!("undone, left by a site that was killed: {change}"));
         }
-        output::note(if lifted {
-            "the kill switch is lifted: traffic leaves over the uplinks, without the tunnel"
-        } else {
-            "no kill switch was set: traffic leaves over the uplinks, without the tunnel"
-        });
-        Ok(())
+        let failed = [portal.err(), routes.err(), undone.err()]
+            .into_iter()
+            .flatten();
+        let failed: Vec<_> = failed.map(|error| format!("{error:#}")).collect();
+        if failed.is_empty() {
+            return Ok(());
+        }
+        bail!("{state}, but: {}", failed.join("; "))
     }
 }
 
@@ -136,11 +151,12 @@ fn stop(state_dir: &Path) -> anyhow::Result<bool> {
         return Ok(false);
     }
     let text = std::fs::read_to_string(&lock).unwrap_or_default();
-    let told = || {
-        format!(
+    let told = || match holders(&lock).first() {
+        Some(holder) => remedy(*holder),
+        None => format!(
             "{} does not name the site's process; stop it by hand",
             lock.display()
-        )
+        ),
     };
     let pid: u32 = text.trim().parse().with_context(told)?;
     // The number means this process from here on, also after its end.
@@ -166,11 +182,35 @@ fn stop(state_dir: &Path) -> anyhow::Result<bool> {
     let end = Instant::now() + STOP_TIMEOUT;
     while Lock::is_held(&lock) {
         if Instant::now() > end {
-            bail!("the site (process {pid}) does not stop; the kill switch stays on");
+            // A helper that somebody stopped outlives its site.
+            bail!(remedy(holders(&lock).first().copied().unwrap_or(pid)));
         }
         std::thread::sleep(POLL);
     }
     Ok(true)
+}
+
+fn remedy(holder: u32) -> String {
+    format!(
+        "process {holder} of the site does not end: run `kill -9 {holder}`, then `ropewalk down` again"
+    )
+}
+
+/// Other processes that have this file open: the site, and its helper.
+fn holders(lock: &Path) -> Vec<u32> {
+    let place = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    let Some(wanted) = place(lock) else {
+        return Vec::new();
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let has_open = |process: &u32| {
+        let files = std::fs::read_dir(format!("/proc/{process}/fd"));
+        let mut files = files.into_iter().flatten().flatten();
+        files.any(|file| place(&file.path()) == Some(wanted))
+    };
+    let others = numbers.filter(|process| *process != std::process::id());
+    others.filter(has_open).collect()
 }
 
 /// Undoes what a site has left that was killed, such as its name servers, in words. A site that stopped left nothing.
@@ -294,6 +334,25 @@ mod tests {
         let reaper = std::thread::spawn(move || holder.wait().unwrap());
         assert!(stop(directory.path()).unwrap());
         assert!(!reaper.join().unwrap().success());
+    }
+
+    #[test]
+    fn a_helper_that_outlives_its_site_is_named_with_what_ends_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = service::lock_path(directory.path(), "site");
+        let mut helper = Command::new("flock");
+        let helper = helper.arg("--no-fork").arg(&path).args(["sleep", "60"]);
+        let mut helper = helper.spawn().unwrap();
+        while !Lock::is_held(&path) {
+            std::thread::sleep(POLL);
+        }
+        // The number of the site, which has ended.
+        std::fs::write(&path, "0").unwrap();
+        let error = stop(directory.path()).unwrap_err();
+        helper.kill().unwrap();
+        helper.wait().unwrap();
+        let remedy = format!("run `kill -9 {}`, then `ropewalk down`", helper.id());
+        assert!(error.to_string().contains(&remedy), "{error:#}");
     }
 
     #[test]
