@@ -168,6 +168,8 @@ fn take_spreading() -> anyhow::Result<files::Lock> {
         .chars()
         .filter(char::is_ascii_digit)
         .collect();
+    // The file stays, one of a few bytes for each network namespace until the machine starts again. A helper that
+    // outlives this process keeps the lock: without the file the next program would take another lock beside it.
     let path = Path::new(config::RUN_DIR).join(format!("balance-{namespace}.lock"));
     files::Lock::take(&path, "a gateway that balances", ONE_BALANCES)
 }
