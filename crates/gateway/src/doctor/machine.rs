@@ -12,9 +12,9 @@ use super::Check;
 use crate::service;
 use ropewalk_host::settings;
 
-/// Oldest kernel that has what the data path uses (UDP GRO, 5.0), and the one with which TUN
+/// Oldest kernel that has what the data path (UDP GRO, 5.0) and the rules of a hub (options of IPv4, 5.3) use, and the one with which TUN
 /// takes UDP super packets too (6.2).
-const KERNEL_MIN: (u32, u32) = (5, 0);
+const KERNEL_MIN: (u32, u32) = (5, 3);
 const KERNEL_USO: (u32, u32) = (6, 2);
 /// A clock before this, 2026-01-01, in seconds since 1970, was never set.
 const CLOCK_MIN: u64 = 1_767_225_600;
@@ -37,12 +37,12 @@ fn kernel() -> Check {
         None => Check::warn(
             name,
             release,
-            "this version is not understood; 5.0 or newer is needed",
+            "this version is not understood; 5.3 or newer is needed",
         ),
         Some(found) if found < KERNEL_MIN => Check::fail(
             name,
             format!("Linux {release}"),
-            "update to Linux 5.0 or newer",
+            "update to Linux 5.3 or newer",
         ),
         Some(found) if found < KERNEL_USO => Check::warn(
             name,
