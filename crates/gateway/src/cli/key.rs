@@ -1,6 +1,7 @@
 //! `ropewalk key`: shows, makes and replaces the key of this gateway.
 
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -210,7 +211,10 @@ impl Key {
             KeyAction::Show => {
                 let identity = key_file::load(&path)?;
                 // Programs read the key from standard output.
-                output::note(&format!("{whose}, {}:", path.display()));
+                // Scripts take the key alone.
+                if io::stdout().is_terminal() {
+                    output::note(&format!("{whose}, {}:", path.display()));
+                }
                 identity
             }
             KeyAction::Generate => {
