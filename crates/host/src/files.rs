@@ -42,7 +42,7 @@ pub fn write_atomically(path: &Path, contents: &[u8], mode: u32, replace: bool) 
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let prefix = format!(".{}.", name.to_string_lossy());
     remove_left_over(directory, &prefix);
-    let temporary = directory.join(format!("{prefix}{}", std::process::id()));
+    let temporary = directory.join(format!("{prefix}{}", suffix()));
     let result = write_new(&temporary, contents, mode).and_then(|()| {
         if replace {
             fs::rename(&temporary, path)
@@ -83,23 +83,55 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// What a temporary file of this process is called after its prefix: BOOT.PROCESS, or PROCESS where the kernel does
+/// not tell its boots apart.
+fn suffix() -> String {
+    let process = std::process::id();
+    boot().map_or_else(|| process.to_string(), |boot| format!("{boot}.{process}"))
+}
+
+/// The first 8 digits of the random name that the kernel gives itself at each start. Source: random(4), `boot_id`.
+fn boot() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let first = id.get(..8)?;
+    let digits = first.bytes().all(|digit| digit.is_ascii_hexdigit());
+    digits.then(|| first.to_owned())
+}
+
 /// Removes temporary files whose process has ended before they got their name.
 fn remove_left_over(directory: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
     };
+    let now = boot();
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(prefix));
-        let process: Option<u32> = process.and_then(|number| number.parse().ok());
-        let has_ended = |id: u32| {
-            let processes = Path::new("/proc");
-            processes.join("self").exists() && !processes.join(id.to_string()).exists()
-        };
-        if process.is_some_and(has_ended) {
+        let suffix = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        if suffix.is_some_and(|suffix| is_left_over(suffix, now.as_deref())) {
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+/// Whether the process that made a temporary file with this [`suffix`] has ended. `now` is this [`boot`].
+fn is_left_over(suffix: &str, now: Option<&str>) -> bool {
+    let (boot, process) = match suffix.split_once('.') {
+        Some((boot, process)) => (Some(boot), process),
+        // Of an earlier version, too.
+        None => (None, suffix),
+    };
+    let Ok(id) = process.parse::<u32>() else {
+        return false;
+    };
+    // After a start of the machine another process may have the number.
+    if let (Some(boot), Some(now)) = (boot, now)
+        && boot.len() == now.len()
+        && boot != now
+    {
+        return boot.bytes().all(|digit| digit.is_ascii_hexdigit());
+    }
+    let processes = Path::new("/proc");
+    processes.join("self").exists() && !processes.join(id.to_string()).exists()
 }
 
 fn write_new(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
@@ -558,18 +590,30 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("k");
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let ended = directory.path().join(format!(".k.{}", child.id()));
+        let boot = boot().unwrap();
+        let former = if boot == "00000000" {
+            "00000001"
+        } else {
+            "00000000"
+        };
+        let ended = [
+            format!(".k.{}", child.id()),
+            format!(".k.{boot}.{}", child.id()),
+            // Process 1 runs, as it did before the power cut.
+            format!(".k.{former}.1"),
+        ]
+        .map(|name| directory.path().join(name));
         child.wait().unwrap();
-        let others =
-            ["k.1", ".k.x", ".kk.999999999", ".k.1"].map(|name| directory.path().join(name));
-        for file in others.iter().chain([&ended]) {
+        let alive = format!(".k.{boot}.1");
+        let others = ["k.1", ".k.x", ".kk.999999999", ".k.1", ".k.else.1", &alive]
+            .map(|name| directory.path().join(name));
+        for file in others.iter().chain(&ended) {
             fs::write(file, "half").unwrap();
         }
         write_atomically(&path, b"one", SECRET, true).unwrap();
-        assert!(
-            !ended.exists(),
-            "a temporary file of a process that has ended"
-        );
+        for file in &ended {
+            assert!(!file.exists(), "its process has ended: {}", file.display());
+        }
         for file in &others {
             assert!(file.exists(), "{}", file.display());
         }
@@ -582,7 +626,7 @@ mod tests {
         let path = directory.path().join("k");
         write_atomically(&path, b"one", SECRET, true).unwrap();
         // A directory in the place of the temporary file, and one in the place of the file.
-        let temporary = directory.path().join(format!(".k.{}", std::process::id()));
+        let temporary = directory.path().join(format!(".k.{}", suffix()));
         fs::create_dir(&temporary).unwrap();
         assert!(write_atomically(&path, b"two", SECRET, true).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "one");
