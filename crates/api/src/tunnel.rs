@@ -21,6 +21,12 @@ status! {
         /// While a hub changes its key: whether this site has said that it knows the next one since the hub started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         knows_next_key: Option<bool>;
+        /// Which hub serves this site, `hub` or `spare`. Only a site with a spare knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        serving_hub: Option<String>;
+        /// Where that hub is reached over UDP, preferred first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        serving_hub_addresses: Vec<String>;
         /// Scheduler used when sending.
         #[schemars(schema_with = "crate::schema::scheduler")]
         scheduler_send: SchedulerKind;

@@ -342,6 +342,8 @@ impl Peer {
             up: self.tunnel.any_up(),
             peer_addresses: Vec::new(),
             knows_next_key: None,
+            serving_hub: None,
+            serving_hub_addresses: Vec::new(),
             scheduler_send: self.tunnel.scheduler(),
             scheduler_receive: self.scheduler_receive,
             wire_version: self.wire_version,

@@ -100,7 +100,7 @@ pub struct SiteHub {
     pub name: String,
     /// The hub's public key: the only one accepted at its addresses.
     pub key: PublicKey,
-    /// Where the hub's UDP port is reached. Never empty at start; may change while running.
+    /// Where the hub's UDP port is reached. May change while running. Those of the spare may be unknown for a while.
     pub addresses: Arc<HubAddresses>,
     /// TCP port at the same addresses for TLS, where UDP is blocked.
     pub tcp_port: u16,
@@ -346,7 +346,8 @@ impl SiteDirectory {
         self.now_of(key).is_some()
     }
 
-    fn now_of(&self, key: &PublicKey) -> Option<PublicKey> {
+    /// The key that a site has now which will have this one.
+    pub(crate) fn now_of(&self, key: &PublicKey) -> Option<PublicKey> {
         let next = self.next.read().unwrap_or_else(PoisonError::into_inner);
         next.get(key).copied()
     }

@@ -1,10 +1,11 @@
 //! A site with two hubs: it moves when its hub is gone, and only then.
 
 use ropewalk_netem::{DirectionConfig, Selector};
-use ropewalk_session::{Event, Statement};
+use ropewalk_session::{Command, Event, KeyEvent, KeyStep, Statement};
 use ropewalk_testkit::{HOME, SPARE, Spec, World};
-use ropewalk_transport::Identity;
+use ropewalk_transport::{Identity, PublicKey};
 use ropewalk_types::{Duration, Instant};
+use ropewalk_wire::Versions;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Packets of a call leave in both directions so far apart.
@@ -369,4 +370,355 @@ fn uplinks_that_cost_or_stand_by_keep_no_connection_to_the_spare() {
     call(&mut world, number, 5 * SECOND);
     assert_eq!(moves(&world), ["spare"]);
     assert_eq!(world.transports_up(0), ["quic", "quic", "quic"]);
+}
+
+fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32]).expect("every seed is a key")
+}
+
+fn hub_key(world: &World, hub: usize) -> PublicKey {
+    let hub = world.hub_at(hub).expect("it runs").session.status();
+    hub.public_key.parse().expect("a key")
+}
+
+fn drops(world: &World, hub: usize, name: &str) -> u64 {
+    world.hub_at(hub).expect("it runs").session.status().drops[name]
+}
+
+fn links(world: &World, hub: usize) -> usize {
+    world.hub_at(hub).expect("it runs").session.links()
+}
+
+fn is_withdrawn(world: &World, hub: usize) -> bool {
+    let events = &world.hub_at(hub).expect("it runs").events;
+    matches!(events.last(), Some((_, Event::Withdrawn { .. })))
+}
+
+/// A command of the control side of the site.
+fn tell_site(world: &mut World, step: KeyStep) {
+    let (now, command) = (world.now(), Command::Key(step));
+    let told = world.site_mut(0).session.handle_command(now, command);
+    told.expect("the site takes it");
+    world.touch_site(0);
+}
+
+/// The site changes its key at its home, whose control side records that.
+fn rotate(world: &mut World, next: &Identity) {
+    let old = world.identity(0).public_key();
+    let key = next.public_key();
+    tell_site(world, KeyStep::Next(next.clone()));
+    let asked = |w: &World| {
+        let events = &w.hub_at(HOME).expect("it runs").events;
+        let asks = |event: &Event| matches!(event, Event::Enrol { key: of, .. } if *of == key);
+        events.iter().any(|(_, event)| asks(event))
+    };
+    world.run_until(SECOND, asked);
+    world.directory().set_next_keys([(key, old)]);
+    let enrolled = Command::Enrolled {
+        invitation: old,
+        key,
+        refused: None,
+        owner: None,
+    };
+    let told = world.command_hub(HOME, enrolled);
+    told.expect("the hub takes it");
+    let used = |w: &World| {
+        let events = &w.hub_at(HOME).expect("it runs").events;
+        let used =
+            |event: &Event| matches!(event, Event::Key(KeyEvent::Used(used)) if *used == key);
+        events.iter().any(|(_, event)| used(event))
+    };
+    world.run_until(2 * SECOND, used);
+    assert!(used(world), "the site has connected with its next key");
+    world.set_identity(0, next.clone());
+    world.set_key(0, key);
+    world.directory().set_next_keys([]);
+    world.run(SECOND);
+}
+
+#[test]
+fn a_new_machine_of_the_name_of_a_site_that_has_moved_begins_anew() {
+    let mut world = with_spare(5, ms(10));
+    let number = call(&mut world, 0, SECOND);
+    world.kill_hub();
+    let number = call(&mut world, number, 2 * SECOND);
+    world.start_hub();
+    world.run(6 * SECOND);
+    assert_eq!(world.route_to(0), SPARE, "the home knows of the move");
+    let former = world.statement(SPARE, 0).expect("it serves");
+    world.kill_site(0);
+    world.set_identity(0, identity(9));
+    world.set_key(0, identity(9).public_key());
+    world.start_site(0);
+    world.run(2 * SECOND);
+    assert_eq!(world.transports_up(0), ["quic", "quic"]);
+    assert_eq!(moves(&world), [""; 0], "it is not sent away");
+    assert_eq!(world.route_to(0), HOME);
+    // What the former machine has signed counts no more.
+    let refused = world.tell_claim(HOME, former).expect_err("a former key");
+    assert!(refused.contains("no site has the key"), "{refused}");
+    call(&mut world, number, SECOND);
+    assert_eq!(world.route_to(0), HOME);
+    assert_eq!(
+        world.statement(HOME, 0).map(|said| (said.epoch, said.site)),
+        Some((1, identity(9).public_key()))
+    );
+}
+
+#[test]
+fn a_site_whose_key_has_changed_is_served_by_a_hub_that_has_forgotten_it() {
+    let mut world = with_spare(6, ms(10));
+    rotate(&mut world, &identity(9));
+    let said = world.statement(HOME, 0).expect("it serves");
+    assert_eq!(said.site, identity(9).public_key(), "by the new key");
+    assert!(said.is_genuine(), "{said:?}");
+    world.kill_spare();
+    world.kill_hub();
+    world.start_hub();
+    world.run(5 * SECOND);
+    assert_eq!(world.transports_up(0), ["quic", "quic"]);
+    assert_eq!(drops(&world, HOME, "claims_forged"), 0);
+}
+
+#[test]
+fn a_site_whose_key_has_changed_moves_with_the_new_key() {
+    let mut world = with_spare(7, ms(10));
+    rotate(&mut world, &identity(9));
+    world.run(6 * SECOND);
+    assert_eq!(links(&world, SPARE), 2, "it waits with the new key");
+    let number = call(&mut world, 0, SECOND);
+    let since = world.now();
+    world.kill_hub();
+    call(&mut world, number, 3 * SECOND);
+    assert_eq!(moves(&world), ["spare"]);
+    let gaps = longest_gaps(&world, since);
+    assert!(gaps.iter().all(|gap| *gap <= SECOND), "{gaps:?}");
+    assert_eq!(drops(&world, SPARE, "claims_forged"), 0);
+}
+
+#[test]
+fn a_claim_of_the_next_key_of_a_site_counts_and_one_of_its_former_key_does_not() {
+    let mut world = with_spare(8, ms(10));
+    let (old, next) = (world.identity(0).clone(), identity(9));
+    let spare = hub_key(&world, SPARE);
+    let pair = (next.public_key(), old.public_key());
+    world.directory().set_next_keys([pair]);
+    let statement = Statement::sign(&next, 2, &spare);
+    assert_eq!(world.tell_claim(HOME, statement), Ok(1));
+    assert!(is_withdrawn(&world, HOME), "it serves the site no more");
+    world.kill_site(0);
+    world.set_key(0, next.public_key());
+    world.directory().set_next_keys([]);
+    let replayed = Statement::sign(&old, 3, &hub_key(&world, HOME));
+    assert!(world.tell_claim(HOME, replayed).is_err());
+    let older = Statement::sign(&next, 1, &hub_key(&world, HOME));
+    assert_eq!(world.tell_claim(HOME, older), Ok(0), "it is known still");
+}
+
+#[test]
+fn a_hub_that_changes_its_key_goes_on_serving_sites_with_a_spare() {
+    let mut world = with_spare(9, ms(10));
+    let next = identity(8);
+    let key = next.public_key();
+    let step = Command::Key(KeyStep::Next(next));
+    world.command_hub(HOME, step).expect("it takes it");
+    let next = Some(key);
+    let of_hub = KeyStep::OfHub { next, former: None };
+    tell_site(&mut world, of_hub);
+    world.run(SECOND);
+    let step = Command::Key(KeyStep::Switch);
+    world.command_hub(HOME, step).expect("it takes it");
+    // Connections of before live on. New ones are made where an uplink has failed.
+    let number = call(&mut world, 0, SECOND);
+    world.set_dead(0, 0, Selector::Both, true);
+    let number = call(&mut world, number, 3 * SECOND);
+    world.set_dead(0, 0, Selector::Both, false);
+    let number = call(&mut world, number, 5 * SECOND);
+    assert_eq!(world.transports_up(0), ["quic", "quic"]);
+    let said = world.statement(HOME, 0).expect("it serves");
+    assert_eq!((said.epoch, said.hub), (2, key));
+    assert_eq!(moves(&world), [""; 0]);
+    world.set_dead(0, 1, Selector::Both, true);
+    call(&mut world, number, 3 * SECOND);
+    assert_eq!(moves(&world), [""; 0], "the new connection carries it");
+}
+
+#[test]
+fn a_site_without_a_newer_epoch_stays_with_its_hub_and_says_so() {
+    let mut world = with_spare(10, ms(10));
+    let spare = hub_key(&world, SPARE);
+    let last = Statement::sign(world.identity(0), u64::MAX - 1, &spare);
+    assert_eq!(world.tell_claim(HOME, last), Ok(1));
+    world.run(2 * SECOND);
+    assert_eq!(moves(&world), ["spare"], "it follows what it has signed");
+    let number = call(&mut world, 0, SECOND);
+    world.kill_spare();
+    let number = call(&mut world, number, 3 * SECOND);
+    assert_eq!(moves(&world), ["spare"], "no epoch is left for a move");
+    let exhausted = world.site(0).session.status().drops["epochs_exhausted"];
+    assert!(exhausted > 0);
+    world.start_spare();
+    call(&mut world, number, 3 * SECOND);
+    assert_eq!(moves(&world), ["spare"]);
+    assert_eq!(world.transports_up(0), ["quic", "quic"]);
+    // The last epoch of all is the site's word, too.
+    let home = hub_key(&world, HOME);
+    let last = Statement::sign(world.identity(0), u64::MAX, &home);
+    assert_eq!(world.tell_claim(SPARE, last), Ok(1));
+    world.run(2 * SECOND);
+    assert_eq!(moves(&world), ["spare", "home"]);
+    assert_eq!(world.transports_up(0), ["quic", "quic"]);
+}
+
+#[test]
+fn connections_that_wait_end_with_their_key() {
+    let mut world = with_spare(11, ms(10));
+    assert_eq!(links(&world, SPARE), 2);
+    world.set_enabled(0, false);
+    // The next claim on them would come after 25 s.
+    world.run(2 * SECOND);
+    assert_eq!(links(&world, SPARE), 0, "the site is shut out at once");
+    world.run(10 * SECOND);
+    assert_eq!(links(&world, SPARE), 0);
+    world.set_enabled(0, true);
+    world.run(10 * SECOND);
+    assert_eq!(links(&world, SPARE), 2);
+    // A site with another key is another machine.
+    world.set_key(0, identity(9).public_key());
+    world.run(2 * SECOND);
+    assert_eq!(links(&world, SPARE), 0);
+}
+
+#[test]
+fn of_two_claims_with_one_epoch_one_holds_for_everybody() {
+    let mut seen = [false; 2];
+    for seed in 0..12 {
+        let mut world = with_spare(seed, ms(10));
+        let (home, spare) = (hub_key(&world, HOME), hub_key(&world, SPARE));
+        // The site has lost its memory at times when it reached one hub only.
+        let other = Statement::sign(world.identity(0), 1, &spare);
+        let holds = spare.as_bytes() > home.as_bytes();
+        seen[usize::from(holds)] = true;
+        let told = [HOME, SPARE].map(|hub| world.tell_claim(hub, other));
+        let news = usize::from(holds);
+        assert_eq!(told, [Ok(news), Ok(news)], "seed {seed}");
+        // The site sees to it that its present hub serves.
+        world.run(2 * SECOND);
+        assert_eq!(moves(&world), [""; 0], "seed {seed}");
+        assert_eq!(world.route_to(0), HOME, "seed {seed}");
+        assert_eq!(world.transports_up(0), ["quic", "quic"]);
+        let epoch = world.statement(HOME, 0).expect("it serves").epoch;
+        assert_eq!(epoch, 1 + u64::from(holds));
+        let before = world.hub_at(HOME).expect("it runs").events.len();
+        world.run(60 * SECOND);
+        let after = world.hub_at(HOME).expect("it runs").events.len();
+        assert_eq!(before, after, "all is quiet");
+    }
+    assert_eq!(seen, [true; 2], "both cases were tried");
+}
+
+#[test]
+fn forged_claims_from_other_hubs_cost_little_and_keep_no_site_away() {
+    let mut world = with_spare(12, ms(10));
+    let number = call(&mut world, 0, SECOND);
+    let mut forged = Statement::sign(&identity(9), 7, &hub_key(&world, HOME));
+    forged.site = world.identity(0).public_key();
+    world.kill_hub();
+    let mut number = number;
+    for _ in 0..50 {
+        for _ in 0..20 {
+            world.tell_claim(SPARE, forged).expect_err("it is forged");
+        }
+        number = call(&mut world, number, INTERVAL);
+    }
+    assert_eq!(moves(&world), ["spare"]);
+    assert_eq!(world.route_to(0), SPARE);
+    let [checked, unchecked] =
+        ["claims_forged", "claims_unchecked"].map(|name| drops(&world, SPARE, name));
+    assert_eq!(checked + unchecked, 1_000);
+    assert!((1..=25).contains(&checked), "{checked} signatures in 1 s");
+}
+
+#[test]
+fn a_hub_that_hears_from_elsewhere_of_a_newer_claim_for_itself_announces_that() {
+    let mut world = with_spare(15, ms(10));
+    let home = hub_key(&world, HOME);
+    let newer = Statement::sign(world.identity(0), 5, &home);
+    assert_eq!(world.tell_claim(HOME, newer), Ok(1));
+    assert_eq!(world.statement(HOME, 0), Some(newer));
+    call(&mut world, 0, 2 * SECOND);
+    assert_eq!(moves(&world), [""; 0]);
+    assert_eq!(world.transports_up(0), ["quic", "quic"]);
+}
+
+#[test]
+fn an_earlier_withdrawal_does_not_end_a_later_one() {
+    let mut world = with_spare(13, ms(10));
+    let spare = hub_key(&world, SPARE);
+    let begin = world.now();
+    let first = Statement::sign(world.identity(0), 2, &spare);
+    assert_eq!(world.tell_claim(HOME, first), Ok(1));
+    world.run(ms(300));
+    assert_eq!(moves(&world), ["spare"]);
+    world.kill_spare();
+    call(&mut world, 0, ms(1_400));
+    assert_eq!(moves(&world), ["spare", "home"]);
+    let second = Statement::sign(world.identity(0), 4, &spare);
+    assert_eq!(world.tell_claim(HOME, second), Ok(1));
+    world.kill_site(0);
+    world.run(ms(800));
+    assert!(world.now().since(begin) > 2 * SECOND);
+    let home = world.hub_at(HOME).expect("it runs");
+    assert_eq!(home.session.role().peers().count(), 1, "still read");
+    world.run(3 * SECOND);
+    let home = world.hub_at(HOME).expect("it runs");
+    assert_eq!(home.session.role().peers().count(), 0);
+}
+
+#[test]
+fn a_site_says_which_hub_serves_it_and_hubs_count_what_they_refuse() {
+    let mut world = with_spare(14, ms(10));
+    let serving = |w: &World| {
+        let tunnel = w.site(0).session.status().tunnels.remove(0);
+        (tunnel.serving_hub, tunnel.serving_hub_addresses)
+    };
+    let at = |hub: &str, address: &str| (Some(hub.to_owned()), vec![address.to_owned()]);
+    assert_eq!(serving(&world), at("home", "203.0.113.1:4443"));
+    let number = call(&mut world, 0, SECOND);
+    world.set_cut(HOME, true);
+    call(&mut world, number, 3 * SECOND);
+    assert_eq!(serving(&world), at("spare", "203.0.113.2:4443"));
+    let statement = world.statement(SPARE, 0).expect("it serves");
+    assert_eq!(world.tell_claim(HOME, statement), Ok(1));
+    world.set_cut(HOME, false);
+    // Started anew the site asks its home first, which knows better.
+    world.kill_site(0);
+    world.run(3 * SECOND);
+    world.start_site(0);
+    world.run(2 * SECOND);
+    assert_eq!(serving(&world), at("spare", "203.0.113.2:4443"));
+    assert!(drops(&world, HOME, "claims_refused") > 0);
+    let alone = World::new(&Spec::default());
+    assert_eq!(serving(&alone), (None, Vec::new()));
+}
+
+#[test]
+fn a_spare_without_a_common_version_is_left_alone_for_a_minute() {
+    let mut world = with_spare(16, ms(10));
+    world.kill_spare();
+    let newer = Versions::OURS.newest() + 1;
+    world.set_spare_versions(Versions::new(newer, newer).expect("a range"));
+    world.start_spare();
+    world.run(40 * SECOND);
+    assert_eq!(links(&world, SPARE), 2);
+    let number = call(&mut world, 0, SECOND);
+    world.kill_hub();
+    let number = call(&mut world, number, 10 * SECOND);
+    assert_eq!(moves(&world), [""; 0]);
+    assert_eq!(links(&world, SPARE), 0, "nothing is asked of it");
+    assert!((1..=2).contains(&drops(&world, SPARE, "versions_refused")));
+    world.start_hub();
+    call(&mut world, number, 5 * SECOND);
+    assert_eq!(world.route_to(0), HOME);
+    assert_eq!(world.transports_up(0), ["quic", "quic"]);
 }

@@ -22,7 +22,7 @@ use ropewalk_session::{
     Command, CommonSettings, Environment, Hub, JoinSettings, Joining, Peer, Session, Site,
     SiteDirectory, SiteEntry, SiteSettings, Slice, Uplink,
 };
-use ropewalk_transport::{CongestionControl, Identity};
+use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 use ropewalk_types::{Duration, Ecn, Instant, Random, destination_of};
 use ropewalk_wire::{HEADROOM, Versions};
 
@@ -618,6 +618,11 @@ impl World {
     /// Lets a site in, or shuts it out, at the hub, which reads its list of sites anew.
     pub fn set_enabled(&mut self, site: usize, enabled: bool) {
         self.change_entry(site, |entry| entry.enabled = enabled);
+    }
+
+    /// The hubs know a site by this key from now on. They read their lists of sites anew.
+    pub fn set_key(&mut self, site: usize, key: PublicKey) {
+        self.change_entry(site, |entry| entry.key = key);
     }
 
     /// Makes the key of a site one of an invitation: the hub knows no such site any more.

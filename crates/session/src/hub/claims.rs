@@ -5,14 +5,17 @@
 //! hubs by way of the driver. Once another hub serves a site, this one withdraws: it sends the site nothing more,
 //! delivers for a moment what is still under way from it, and then forgets the tunnel.
 //!
-//! Invariants: only genuine statements are kept. The epoch that is known of a site never falls.
+//! Invariants: only genuine statements are kept, one for each site of the list, and only of keys that the site has. The
+//! epoch that is known of a key never falls. Of two statements with one epoch the one for the larger key of a hub holds,
+//! so that all who have read both agree. A key that takes the place of another one begins anew: nothing that the
+//! former key has signed counts any more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use ropewalk_transport::PublicKey;
-use ropewalk_types::{Instant, Pace};
+use ropewalk_types::{Instant, Pace, count_steps};
 use ropewalk_wire::{Claim, Control};
 use rustc_hash::FxHashMap;
 
@@ -22,7 +25,7 @@ use super::tuning::{CLAIM_INTERVAL, CLAIMS, WITHDRAWN_DRAIN};
 use crate::claim::Statement;
 use crate::links::{LinkId, Links};
 use crate::session::Event;
-use crate::settings::SiteEntry;
+use crate::settings::{SiteDirectory, SiteEntry};
 
 /// What is known of all sites.
 #[derive(Debug, Default)]
@@ -34,39 +37,108 @@ pub(super) struct Claims {
     withdrawn: VecDeque<(Instant, PublicKey)>,
     /// Statements that nobody could have signed but the site, and the site has not.
     forged: u64,
+    /// Statements that nobody has looked at because the site or the driver had so many.
+    unchecked: u64,
+    /// Hellos that were not served because of a claim that this hub knows, or because of their own.
+    refused: u64,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     statement: Option<Statement>,
-    /// How often statements of the site are checked.
+    /// How often statements that come from the site are checked.
     pace: Pace,
+    /// How often those of the driver are: other hubs cannot use up what is for the site.
+    pace_told: Pace,
+}
+
+/// Where a statement comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Site,
+    Driver,
+}
+
+/// What became of a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Noted {
+    News,
+    /// It says nothing new, or its key is none of the site any more.
+    Old,
+    Forged,
+    Unchecked,
+}
+
+/// Whether what this key signs is said by the site: the key that the site has, or will have.
+fn speaks(sites: &SiteDirectory, entry: &SiteEntry, key: &PublicKey) -> bool {
+    *key == entry.key || sites.now_of(key) == Some(entry.key)
+}
+
+/// Whether a statement of the site takes the place of another one.
+fn outranks(entry: &SiteEntry, statement: &Statement, known: &Statement) -> bool {
+    let rank = |statement: &Statement| (statement.epoch, *statement.hub.as_bytes());
+    // What the next key of a site says again stays true when the present one ends.
+    let renews = known.site == entry.key && statement.site != entry.key;
+    rank(statement) > rank(known) || rank(statement) == rank(known) && renews
 }
 
 impl Claims {
     /// The newest statement of a site.
-    fn of(&self, site: &str) -> Option<Statement> {
-        self.known.get(site)?.statement
+    fn of(&self, sites: &SiteDirectory, entry: &SiteEntry) -> Option<Statement> {
+        let known = self.known.get(&entry.name)?.statement;
+        known.filter(|known| speaks(sites, entry, &known.site))
     }
 
-    /// Takes a statement in if it is newer than what is known, and genuine; whether it is.
-    fn note(&mut self, now: Instant, site: &str, statement: &Statement) -> bool {
-        let known = self.known.entry(site.to_owned()).or_default();
-        let newest = known.statement.map_or(0, |known| known.epoch);
-        if statement.epoch <= newest || !known.pace.allows(now, CLAIM_INTERVAL, CLAIMS) {
-            return false;
+    /// Takes a statement in if it is newer than what is known, and genuine.
+    fn note(
+        &mut self,
+        now: Instant,
+        sites: &SiteDirectory,
+        entry: &SiteEntry,
+        statement: &Statement,
+        source: Source,
+    ) -> Noted {
+        let newest = self.of(sites, entry);
+        let is_newer = newest.map_or(statement.epoch > 0, |newest| {
+            outranks(entry, statement, &newest)
+        });
+        if !is_newer || !speaks(sites, entry, &statement.site) {
+            return Noted::Old;
+        }
+        let known = self.known.entry(entry.name.clone()).or_default();
+        let pace = match source {
+            Source::Site => &mut known.pace,
+            Source::Driver => &mut known.pace_told,
+        };
+        if !pace.allows(now, CLAIM_INTERVAL, CLAIMS) {
+            self.unchecked += 1;
+            return Noted::Unchecked;
         }
         if !statement.is_genuine() {
             self.forged += 1;
-            return false;
+            return Noted::Forged;
         }
         known.statement = Some(*statement);
-        true
+        Noted::News
     }
 
-    /// What is known of sites that are not listed any more is forgotten.
-    pub(super) fn keep_listed(&mut self, listed: &Listed) {
-        self.known.retain(|name, _| listed.has(name));
+    /// What is known of sites that are not listed any more, or that have other keys now, is forgotten.
+    pub(super) fn keep_listed(&mut self, listed: &Listed, sites: &SiteDirectory) {
+        self.known.retain(|name, known| {
+            let Some(entry) = listed.named(name) else {
+                return false;
+            };
+            known
+                .statement
+                .take_if(|known| !speaks(sites, entry, &known.site));
+            true
+        });
+    }
+
+    /// A site that has been withdrawn from has another key now.
+    pub(super) fn follow_key(&mut self, former: &PublicKey, key: PublicKey) {
+        let of = self.withdrawn.iter_mut().filter(|(_, of)| of == former);
+        of.for_each(|(_, of)| *of = key);
     }
 
     /// When the next withdrawal ends.
@@ -74,9 +146,13 @@ impl Claims {
         self.withdrawn.front().map(|(until, _)| *until)
     }
 
-    /// Statements with a wrong signature.
-    pub(super) const fn forged(&self) -> u64 {
-        self.forged
+    /// What was counted, by name.
+    pub(super) const fn counts(&self) -> [(&'static str, u64); 3] {
+        [
+            ("claims_forged", self.forged),
+            ("claims_refused", self.refused),
+            ("claims_unchecked", self.unchecked),
+        ]
     }
 }
 
@@ -91,20 +167,22 @@ impl Hub {
         (key, entry): (&PublicKey, &Arc<SiteEntry>),
         claim: Option<&Claim>,
     ) -> bool {
-        let ours = self.settings.common.identity.public_key();
         if let Some(claim) = claim {
-            self.learn(now, links, entry, &Statement::of(*key, claim));
+            let statement = Statement::of(*key, claim);
+            self.learn(now, links, entry, &statement, Source::Site);
         }
-        let Some(known) = self.claims.of(&entry.name) else {
+        let Some(known) = self.claims.of(&self.settings.sites, entry) else {
             // A site with one hub claims nothing. A claim that is not known by now is forged.
+            self.claims.refused += u64::from(claim.is_some());
             return claim.is_none();
         };
         // The connection proves the site. Another key of the site signs the same epoch otherwise.
         let same = |claim: &Claim| claim.epoch == known.epoch && claim.hub == *known.hub.as_bytes();
         let current = claim.is_none_or(same);
-        if known.hub == ours && current {
+        if self.is_ours(&known.hub) && current {
             return true;
         }
+        self.claims.refused += 1;
         links.queue_control(link, &Control::Claim(known.claim()));
         false
     }
@@ -127,8 +205,9 @@ impl Hub {
             links.close(now, link, "this site is not enabled at the hub");
             return;
         };
-        self.learn(now, links, &entry, &Statement::of(key, claim));
-        if let Some(known) = self.claims.of(&entry.name) {
+        let statement = Statement::of(key, claim);
+        self.learn(now, links, &entry, &statement, Source::Site);
+        if let Some(known) = self.claims.of(&self.settings.sites, &entry) {
             links.queue_control(link, &Control::Claim(known.claim()));
         }
     }
@@ -146,35 +225,57 @@ impl Hub {
         let Some(entry) = self.settings.sites.find(&statement.site) else {
             return Err(format!("no site has the key {}", statement.site));
         };
-        let forged = self.claims.forged;
-        let news = self.learn(now, links, &entry, statement);
-        if self.claims.forged > forged {
-            return Err(format!(
-                "the claim of site {} for hub {} is not signed by the site",
-                entry.name, statement.hub
-            ));
+        let said = format!("the claim of site {} for hub {}", entry.name, statement.hub);
+        match self.learn(now, links, &entry, statement, Source::Driver) {
+            Noted::News => Ok(1),
+            Noted::Old => Ok(0),
+            Noted::Forged => Err(format!("{said} is not signed by the site")),
+            Noted::Unchecked => Err(format!(
+                "{said} is one of too many and was not looked at: tell it again in a second"
+            )),
         }
-        Ok(usize::from(news))
     }
 
-    /// Takes a statement in and withdraws if it names another hub; whether it was news.
+    /// Whether this is a key of this hub: the present one, or the one before.
+    fn is_ours(&self, hub: &PublicKey) -> bool {
+        *hub == self.settings.common.identity.public_key() || self.keys.former() == Some(*hub)
+    }
+
+    /// Takes a statement in and withdraws if it names another hub.
     fn learn(
         &mut self,
         now: Instant,
         links: &mut Links,
         entry: &Arc<SiteEntry>,
         statement: &Statement,
-    ) -> bool {
-        let news = self.claims.note(now, &entry.name, statement);
-        if news && statement.hub != self.settings.common.identity.public_key() {
-            self.withdraw(now, links, statement);
+        source: Source,
+    ) -> Noted {
+        let sites = &self.settings.sites;
+        let noted = self.claims.note(now, sites, entry, statement, source);
+        if noted != Noted::News {
+            return noted;
         }
-        news
+        if !self.is_ours(&statement.hub) {
+            self.withdraw(now, links, entry, statement);
+        } else if let Some(index) = self.sites.find(&entry.key)
+            && (self.sites.get(index)).is_some_and(|site| site.served.is_some() && !site.withdrawn)
+        {
+            // The driver goes by the epoch.
+            self.announce_served(index);
+        }
+        noted
     }
 
     /// Another hub serves the site: nothing more is sent to it from here.
-    fn withdraw(&mut self, now: Instant, links: &mut Links, statement: &Statement) {
-        let Some(index) = self.sites.find(&statement.site) else {
+    fn withdraw(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        entry: &SiteEntry,
+        statement: &Statement,
+    ) {
+        // The next key of a site may have signed.
+        let Some(index) = self.sites.find(&entry.key) else {
             return;
         };
         let Some(site) = self.sites.get_mut(index).filter(|site| !site.withdrawn) else {
@@ -192,8 +293,43 @@ impl Hub {
             addresses: addresses(&site.entry),
         });
         let until = now + WITHDRAWN_DRAIN;
-        self.claims.withdrawn.push_back((until, statement.site));
+        // An earlier withdrawal from the same site must not end this one.
+        self.claims.withdrawn.retain(|(_, key)| *key != entry.key);
+        self.claims.withdrawn.push_back((until, entry.key));
         self.ready.touch(index);
+    }
+
+    /// Ends the connections that wait, or have said nothing yet, of keys that no enabled site has any more; of these
+    /// keys, or of all.
+    pub(super) fn close_revoked(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        changed: Option<&[PublicKey]>,
+    ) {
+        let directory = Arc::clone(&self.settings.sites);
+        let revoked = |key: &PublicKey| {
+            let site = directory.find(key);
+            !site.is_some_and(|site| site.enabled) && !directory.is_invitation(key)
+        };
+        let mut keys: Vec<PublicKey> = match changed {
+            Some(changed) => changed.to_vec(),
+            None => self.links_of.keys().copied().collect(),
+        };
+        count_steps(keys.len());
+        keys.retain(revoked);
+        // The order of a map by hash differs from run to run.
+        keys.sort_unstable_by_key(|key| *key.as_bytes());
+        for key in keys {
+            let of_key = self.links_of.get(&key).into_iter().flatten().copied();
+            // Those of a site that has changed its key end with the former key's grace.
+            let strays = |link: &LinkId| {
+                let pending = self.pending.get(link);
+                pending.is_some_and(|pending| pending.site.is_none())
+            };
+            let over: Vec<LinkId> = of_key.filter(strays).collect();
+            self.close_links(now, links, "the hub's list of sites changed", &over);
+        }
     }
 
     /// Forgets the tunnels of sites whose last packets have had their time.
@@ -215,7 +351,7 @@ impl Hub {
         let Some(site) = self.sites.get_mut(index) else {
             return;
         };
-        let statement = self.claims.of(&site.entry.name);
+        let statement = self.claims.of(&self.settings.sites, &site.entry);
         if site.served == Some(statement) {
             return;
         }

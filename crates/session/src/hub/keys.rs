@@ -25,6 +25,8 @@ use crate::settings::SiteEntry;
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     next: Option<Identity>,
+    /// The key before the present one, if that has changed since the start.
+    former: Option<PublicKey>,
     /// Names of the sites that have said that they know it.
     knowing: FxHashSet<String>,
     /// When the others are told again.
@@ -49,6 +51,11 @@ impl Keys {
     /// Sites that are listed no more have asked for nothing.
     pub(super) fn keep_asking(&mut self, sites: &Listed) {
         self.asking.retain(|name, _| sites.has(name));
+    }
+
+    /// The key of the hub before the present one, if that has changed since the start.
+    pub(super) const fn former(&self) -> Option<PublicKey> {
+        self.former
     }
 
     pub(super) const fn next(&self) -> Option<&Identity> {
@@ -76,6 +83,7 @@ impl Hub {
             KeyStep::Switch => {
                 if let Some(next) = self.keys.next.take() {
                     links.set_identity(&next);
+                    self.keys.former = Some(self.settings.common.identity.public_key());
                     self.settings.common.identity = next;
                 }
             }
@@ -172,6 +180,7 @@ impl Hub {
             tracing::info!(site = entry.name, key = %entry.key, "the site has its next key; the former one has ended");
             site.peer.key = entry.key;
             site.next_key = None;
+            self.claims.follow_key(&former.key, entry.key);
             self.keys.old.push((former.key, now + OLD_KEY_GRACE));
             self.tick = self.tick.min(now + TICK);
         }

@@ -122,6 +122,11 @@ impl Listed {
         self.own.values().map(|entry| &**entry)
     }
 
+    /// The site of this name, if this worker has it.
+    pub(super) fn named(&self, name: &str) -> Option<&SiteEntry> {
+        self.own.get(name).map(|entry| &**entry)
+    }
+
     /// Whether this worker has a site of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.own.contains_key(name)

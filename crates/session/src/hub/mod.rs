@@ -376,7 +376,8 @@ impl Hub {
     fn reload(&mut self, now: Instant, links: &mut Links) -> usize {
         let directory = Arc::clone(&self.settings.sites);
         self.invited.retain(|key, _| directory.is_invitation(key));
-        let concerned: BTreeSet<usize> = match self.listed.follow(&directory) {
+        let changed = self.listed.follow(&directory);
+        let concerned: BTreeSet<usize> = match &changed {
             Some(keys) => (keys.iter())
                 .filter_map(|key| self.sites.find(key))
                 .collect(),
@@ -406,7 +407,8 @@ impl Hub {
         }
         let listed = &self.listed;
         self.lines_of_dropped.retain(|name, _| listed.has(name));
-        self.claims.keep_listed(listed);
+        self.claims.keep_listed(listed, &directory);
+        self.close_revoked(now, links, changed.as_deref());
         directory.count()
     }
 
@@ -924,8 +926,8 @@ impl sealed::Role for Hub {
         status.drops.insert("versions_refused".into(), refused);
         status.drops.insert("unroutable".into(), self.unroutable);
         status.drops.insert("withdrawn".into(), self.withdrawn);
-        let forged = self.claims.forged();
-        status.drops.insert("claims_forged".into(), forged);
+        let counts = self.claims.counts().map(|(name, n)| (name.to_owned(), n));
+        status.drops.extend(counts);
         status.drops.insert("link_local".into(), self.link_local);
         status.drops.insert("spoofed_source".into(), spoofed);
     }

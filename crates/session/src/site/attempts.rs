@@ -18,8 +18,9 @@ use std::net::SocketAddr;
 use ropewalk_core::tunnel::PathState;
 use ropewalk_transport::ConnectOptions;
 use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{Claim, Control, Hello, emit_control};
+use ropewalk_wire::{Control, Hello, emit_control};
 
+use super::fleet::Word;
 use super::path::{Attempt, SitePath};
 use super::{HELLO_INTERVAL, Site};
 use crate::links::{LinkId, Links};
@@ -244,18 +245,19 @@ impl Site {
         self.hello_with(links, id, link, generation, self.fleet.claim());
     }
 
-    /// Introduces a connection to the hub that `claim` names.
+    /// Introduces a connection to the hub that `word` names.
     pub(super) fn hello_with(
         &self,
         links: &mut Links,
         id: PathId,
         link: LinkId,
         generation: u32,
-        claim: Option<Claim>,
+        word: Option<Word>,
     ) {
         let Some(path) = &self.paths[id.index()] else {
             return;
         };
+        let claim = word.map(|word| self.sign(links, id, link, word));
         let hello = Hello {
             versions: self.versions,
             session: self.session,
@@ -325,7 +327,7 @@ impl Site {
             "path up"
         );
         self.peer.set_path(now, id, carrier);
-        self.on_key_works(attempt.key);
+        self.on_key_works(now, links, attempt.key);
         if outranked {
             self.outrank(now, id);
         }

@@ -9,28 +9,34 @@
 //! Invariants:
 //! - While any path to the serving hub works, or the spare does not answer, nothing is claimed.
 //! - The site never signs two hubs for one epoch since its start. What it signed before its start, hubs tell it: it
-//!   then follows the newest statement, or signs a newer one.
+//!   then follows the newest statement, or signs a newer one. What a former key of the site signed it does not
+//!   follow: it signs a newer epoch for its present hub.
+//! - Nothing but a signature of the site raises an epoch. Epochs end: a site that has no newer one stays where it is.
+//! - What is said over a connection is signed with the key of that connection: the hub knows no other.
 //! - A site with one hub claims nothing, unless a hub says that another one served it before.
 
 use ropewalk_transport::{ConnectOptions, PublicKey};
-use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
-use ropewalk_wire::{Claim, Control, Datagram, Welcome, is_control};
+use ropewalk_types::{Duration, Instant, PATHS_MAX, Pace, PathId};
+use ropewalk_wire::{Claim, Control, Datagram, NoCommonVersion, Welcome, is_control};
 
 use super::Site;
 use super::tuning::{
     ASK_INTERVAL, ATTEMPT_INTERVAL, ATTEMPT_JITTER, ATTEMPT_LIFETIME, CLAIM_GRACE, FIRST_PATIENCE,
-    HELLO_INTERVAL, WARM_INTERVAL, WARM_PATIENCE, WARM_RETRY,
+    HELLO_INTERVAL, TOLD, TOLD_INTERVAL, VERSION_RETRY, WARM_INTERVAL, WARM_PATIENCE, WARM_RETRY,
 };
 use crate::claim::Statement;
 use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::peer::PeerPath;
 use crate::session::Event;
 use crate::settings::udp_payload_max;
+use crate::status::SessionStatus;
 
 /// A connection to the spare over the path of one uplink.
 #[derive(Debug)]
 struct Warm {
     link: LinkId,
+    /// The key of this site with which it was made.
+    key: PublicKey,
     started: Instant,
     connected: bool,
     /// When the spare is asked next.
@@ -43,11 +49,27 @@ struct Warm {
     generation: Option<u32>,
 }
 
+/// That a hub serves in an epoch, before it is signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    epoch: u64,
+    hub: PublicKey,
+}
+
+/// Which key of this site has signed a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signer {
+    /// The one with which connections are made.
+    Present,
+    /// One that it had, or tries beside.
+    Other,
+}
+
 /// What a site knows of its hubs besides their addresses.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     /// That the serving hub serves.
-    claim: Option<Claim>,
+    claim: Option<Word>,
     /// The highest epoch that this site is known to have signed.
     signed: u64,
     /// By the number of the path.
@@ -59,14 +81,21 @@ pub(super) struct Fleet {
     /// As which group the spare serves a key of this site, if it has said so.
     group: Option<(PublicKey, u8)>,
     /// What the spare is told in its `Hello`, while it is claimed.
-    claiming: Option<Claim>,
+    claiming: Option<Word>,
+    /// How often what hubs say of claims is checked.
+    told: Pace,
+    /// Claims from hubs with a wrong signature, and those that nobody looked at because there were too many.
+    forged: u64,
+    unchecked: u64,
+    /// How often there was no newer epoch to sign.
+    exhausted: u64,
     /// When this is to be looked at before the next regular time.
     pub(super) due: Option<Instant>,
 }
 
 impl Fleet {
     /// What the serving hub is told in a `Hello`.
-    pub(super) const fn claim(&self) -> Option<Claim> {
+    pub(super) const fn claim(&self) -> Option<Word> {
         self.claim
     }
 }
@@ -82,13 +111,83 @@ impl Site {
     /// The serving hub serves in a new epoch.
     fn claim_anew(&mut self, epoch: u64) {
         self.fleet.signed = self.fleet.signed.max(epoch);
-        self.fleet.claim = Some(self.sign(self.serving));
+        self.fleet.claim = Some(self.word(self.serving));
     }
 
-    /// Signs the newest epoch for a hub.
-    fn sign(&self, hub: usize) -> Claim {
-        let hub = &self.settings.hubs[hub].key;
-        Statement::sign(&self.settings.common.identity, self.fleet.signed, hub).claim()
+    /// The newest epoch is for this hub.
+    fn word(&self, hub: usize) -> Word {
+        Word {
+            epoch: self.fleet.signed,
+            hub: self.settings.hubs[hub].key,
+        }
+    }
+
+    /// What this site says over the connection of a path.
+    pub(super) fn sign(&self, links: &Links, id: PathId, link: LinkId, word: Word) -> Claim {
+        let warm = self.fleet.warm[id.index()].as_ref();
+        let warm = warm.filter(|warm| warm.link == link).map(|warm| warm.key);
+        let path = self.paths[id.index()].as_ref();
+        let key = warm.or_else(|| path?.key_of(link));
+        // A key that has been given up signs nothing more. Its connections say what the hub knows already.
+        let identity = key.and_then(|key| self.keys.identity(&key));
+        let identity = identity.unwrap_or_else(|| links.identity());
+        Statement::sign(identity, word.epoch, &word.hub).claim()
+    }
+
+    /// The epoch after all that this site has signed and `told`, if there is one, and `beyond` more after that.
+    fn newer_epoch(&mut self, told: u64, beyond: u64) -> Option<u64> {
+        let epoch = told.max(self.fleet.signed).checked_add(1);
+        let epoch = epoch.filter(|epoch| epoch.checked_add(beyond).is_some());
+        if epoch.is_none() {
+            if self.fleet.exhausted == 0 {
+                tracing::error!(
+                    hub = self.hub().name,
+                    "there is no newer epoch to sign: this site stays with its hub until it is enrolled anew"
+                );
+            }
+            self.fleet.exhausted += 1;
+        }
+        epoch
+    }
+
+    /// The serving hub has proved another key: what was said of the former one is said of this one.
+    pub(super) fn claim_for_new_key(&mut self, now: Instant) {
+        if self.fleet.claim.is_none() {
+            return;
+        }
+        if let Some(epoch) = self.newer_epoch(0, 0) {
+            self.claim_anew(epoch);
+            self.repeat_hellos(now);
+        }
+    }
+
+    /// This site has given up its former key: what waits at the spare is connected with the present one.
+    pub(super) fn renew_warm(&mut self, now: Instant, links: &mut Links, key: PublicKey) {
+        for id in self.ids() {
+            let warm = self.fleet.warm[id.index()].as_ref();
+            if warm.is_some_and(|warm| warm.key != key && warm.generation.is_none()) {
+                self.close_warm(now, links, id, "the site has another key now");
+                self.fleet.next[id.index()] = None;
+            }
+        }
+    }
+
+    /// Which hub serves, if there are several, and what was counted.
+    pub(super) fn fleet_status(&self, status: &mut SessionStatus) {
+        if self.settings.hubs.len() > 1
+            && let Some(tunnel) = status.tunnels.first_mut()
+        {
+            let addresses = self.hub().addresses.load();
+            tunnel.serving_hub = Some(self.hub().name.clone());
+            tunnel.serving_hub_addresses = addresses.iter().map(ToString::to_string).collect();
+        }
+        let counts = [
+            ("claims_forged", self.fleet.forged),
+            ("claims_unchecked", self.fleet.unchecked),
+            ("epochs_exhausted", self.fleet.exhausted),
+        ];
+        let counts = counts.map(|(name, count)| (name.to_owned(), count));
+        status.drops.extend(counts);
     }
 
     /// The first of the hubs that does not serve.
@@ -147,8 +246,12 @@ impl Site {
             self.fleet.due = Some(due);
             return;
         }
-        self.fleet.signed = self.fleet.signed.saturating_add(1);
-        self.fleet.claiming = Some(self.sign(spare));
+        // One more is for the hub that turns out to be there.
+        let Some(epoch) = self.newer_epoch(0, 1) else {
+            return;
+        };
+        self.fleet.signed = epoch;
+        self.fleet.claiming = Some(self.word(spare));
         tracing::warn!(
             from = self.hub().name,
             to = self.settings.hubs[spare].name,
@@ -202,8 +305,10 @@ impl Site {
         }
         warm.unanswered.get_or_insert(now);
         warm.due = now + ASK_INTERVAL;
+        let link = warm.link;
         if let Some(claim) = claim {
-            links.queue_control(warm.link, &Control::Claim(claim));
+            let claim = self.sign(links, id, link, claim);
+            links.queue_control(link, &Control::Claim(claim));
         }
     }
 
@@ -244,6 +349,7 @@ impl Site {
             Ok(link) => {
                 self.fleet.warm[id.index()] = Some(Warm {
                     link,
+                    key: own,
                     started: now,
                     connected: false,
                     due: now,
@@ -260,6 +366,27 @@ impl Site {
     pub(super) fn close_warm(&mut self, now: Instant, links: &mut Links, id: PathId, why: &str) {
         if let Some(warm) = self.fleet.warm[id.index()].take() {
             links.close(now, warm.link, why);
+        }
+    }
+
+    /// The spare speaks no version of this site: it is left alone for a while.
+    pub(super) fn bar_spare(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        link: LinkId,
+        problem: &NoCommonVersion,
+    ) {
+        if self.warm_of(link).is_none() {
+            return;
+        }
+        let words = format!("the spare: {problem}");
+        tracing::error!(retry_s = VERSION_RETRY.as_secs_f64(), "{words}");
+        self.fleet.claiming = None;
+        for id in self.ids() {
+            self.close_warm(now, links, id, &words);
+            self.fleet.next[id.index()] = Some(now + VERSION_RETRY);
+            self.note_error(id, words.clone());
         }
     }
 
@@ -335,37 +462,55 @@ impl Site {
 
     /// A hub says what it knows to be the newest claim of this site.
     fn on_told(&mut self, now: Instant, links: &mut Links, told: &Claim) {
-        let Some(mine) = self.fleet.claiming.or(self.fleet.claim) else {
-            // A site with one hub had more before.
-            self.overrule(now, told);
+        let mine = self.fleet.claiming.or(self.fleet.claim);
+        let hub = PublicKey::from_bytes(told.hub);
+        if mine.is_some_and(|mine| {
+            told.epoch < mine.epoch || (told.epoch, hub) == (mine.epoch, mine.hub)
+        }) {
+            return;
+        }
+        let Some(signer) = self.signer(now, links, told) else {
             return;
         };
-        let same = told.epoch == mine.epoch && told.hub == mine.hub;
-        if told.epoch < mine.epoch || same {
-            return;
-        }
-        let key = self.settings.common.identity.public_key();
-        if !Statement::of(key, told).is_genuine() {
-            return;
-        }
-        let mut hubs = self.settings.hubs.iter();
-        let hub = hubs.position(|hub| *hub.key.as_bytes() == told.hub);
-        match hub {
-            Some(hub) if told.epoch > mine.epoch && self.fleet.claiming.is_none() => {
+        let known = self.settings.hubs.iter().position(|known| known.key == hub);
+        let newer = mine.is_some_and(|mine| told.epoch > mine.epoch);
+        match known {
+            Some(hub) if newer && self.fleet.claiming.is_none() && signer == Signer::Present => {
                 self.follow(now, links, hub, told);
             }
             Some(_) | None => self.overrule(now, told),
         }
     }
 
+    /// Whether this site has signed a claim, and with which key.
+    fn signer(&mut self, now: Instant, links: &Links, told: &Claim) -> Option<Signer> {
+        if !self.fleet.told.allows(now, TOLD_INTERVAL, TOLD) {
+            self.fleet.unchecked += 1;
+            return None;
+        }
+        let present = links.identity().public_key();
+        if Statement::of(present, told).is_genuine() {
+            return Some(Signer::Present);
+        }
+        let mut others = self.keys.others(present);
+        if others.any(|key| Statement::of(key, told).is_genuine()) {
+            return Some(Signer::Other);
+        }
+        drop(others);
+        self.fleet.forged += 1;
+        None
+    }
+
     /// What this site says now is to hold: it signs a newer epoch, and says hello again.
     fn overrule(&mut self, now: Instant, told: &Claim) {
-        let epoch = told.epoch.max(self.fleet.signed).saturating_add(1);
+        let Some(epoch) = self.newer_epoch(told.epoch, 0) else {
+            return;
+        };
         self.fleet.signed = epoch;
         if self.fleet.claiming.is_some()
             && let Some(spare) = self.spare()
         {
-            self.fleet.claiming = Some(self.sign(spare));
+            self.fleet.claiming = Some(self.word(spare));
         } else {
             self.claim_anew(epoch);
         }
@@ -375,7 +520,10 @@ impl Site {
     /// This site said so before it started: that hub serves.
     fn follow(&mut self, now: Instant, links: &mut Links, hub: usize, told: &Claim) {
         self.fleet.signed = told.epoch;
-        self.fleet.claim = Some(*told);
+        self.fleet.claim = Some(Word {
+            epoch: told.epoch,
+            hub: PublicKey::from_bytes(told.hub),
+        });
         if hub == self.serving {
             self.repeat_hellos(now);
             return;
@@ -441,7 +589,9 @@ impl Site {
     fn stay(&mut self, now: Instant, links: &mut Links) {
         tracing::info!(hub = self.hub().name, "the hub speaks again: staying");
         self.fleet.claiming = None;
-        self.claim_anew(self.fleet.signed.saturating_add(1));
+        if let Some(epoch) = self.newer_epoch(0, 0) {
+            self.claim_anew(epoch);
+        }
         for id in self.ids() {
             // The spare takes it for a connection of the tunnel.
             if self.fleet.warm[id.index()]
@@ -484,20 +634,19 @@ impl Site {
         self.hub_session = Some(welcome.hub_session);
         // The spare counts its packets from zero. What still comes from the former hub has other numbers.
         self.peer.tunnel.reset_exit();
-        let own = links.identity().public_key();
         let congestion = self.settings.common.congestion;
         for id in self.ids() {
             let warm = self.fleet.warm[id.index()].take();
             let Some(path) = &mut self.paths[id.index()] else {
                 continue;
             };
-            let said = warm.and_then(|warm| Some((warm.link, warm.generation?)));
-            let Some((link, generation)) = said else {
+            let said = warm.and_then(|warm| Some((warm.link, warm.key, warm.generation?)));
+            let Some((link, key, generation)) = said else {
                 let why = "another hub serves this site";
                 self.peer.remove_path(now, links, id, why);
                 continue;
             };
-            path.key = Some(own);
+            path.key = Some(key);
             path.last_error = None;
             path.unanswered = id != first;
             path.hello_due = now + HELLO_INTERVAL;
@@ -521,5 +670,133 @@ impl Site {
             hub: self.hub().name.clone(),
             epoch: self.fleet.signed,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{CommonSettings, Environment, HubAddresses, SiteHub, SiteSettings};
+    use ropewalk_core::schedule::SchedulerKind;
+    use ropewalk_transport::{CongestionControl, Identity, Slice};
+    use std::sync::Arc;
+
+    fn identity(seed: u8) -> Identity {
+        Identity::from_seed([seed; 32]).expect("every seed is a key")
+    }
+
+    /// A site whose hubs have the keys of seeds 1 and on.
+    fn site(hubs: u8) -> (Site, Links) {
+        let environment = Environment {
+            base: std::time::Instant::now(),
+            segmentation: false,
+            udp_payload_max: 1_472,
+            session: 1,
+            tunnels: 1,
+            transport: Some([1; 32]),
+            slice: Slice::WHOLE,
+        };
+        let common = CommonSettings {
+            identity: identity(7),
+            scheduler_send: SchedulerKind::default(),
+            scheduler_receive: SchedulerKind::default(),
+            classes: Arc::default(),
+            hold: Default::default(),
+            send: Default::default(),
+            congestion: CongestionControl::default(),
+            mtu: None,
+        };
+        let links = Links::new(identity(7), None, common.congestion, &environment);
+        let hubs = (1..=hubs).map(|seed| SiteHub {
+            name: format!("hub{seed}"),
+            key: identity(seed).public_key(),
+            addresses: Arc::new(HubAddresses::new(&[])),
+            tcp_port: 443,
+        });
+        let settings = SiteSettings {
+            common,
+            hubs: hubs.collect(),
+            udp_blocked_fallback: false,
+            ipv6: false,
+        };
+        (
+            Site::new(settings, &environment),
+            links.expect("a valid key"),
+        )
+    }
+
+    fn claim(signer: &Identity, epoch: u64, hub: u8) -> Claim {
+        Statement::sign(signer, epoch, &identity(hub).public_key()).claim()
+    }
+
+    fn epoch(site: &Site) -> Option<u64> {
+        site.fleet.claim.map(|word| word.epoch)
+    }
+
+    #[test]
+    fn nothing_but_its_own_signature_raises_the_epoch_of_a_site() {
+        for (hubs, first) in [(1, None), (2, Some(1))] {
+            let (mut site, mut links) = site(hubs);
+            let now = Instant::ZERO;
+            for forged in [
+                claim(&identity(8), u64::MAX, 2),
+                claim(&identity(8), 1, 2),
+                Claim {
+                    epoch: u64::MAX,
+                    ..claim(&identity(7), 2, 2)
+                },
+            ] {
+                site.on_told(now, &mut links, &forged);
+                assert_eq!(epoch(&site), first, "{hubs} hubs");
+            }
+            assert_eq!(site.fleet.forged, 3);
+            // A hub that this site does not know, of before its start.
+            site.on_told(now, &mut links, &claim(&identity(7), 5, 9));
+            assert_eq!(epoch(&site), Some(6), "{hubs} hubs");
+            for _ in 0..100 {
+                site.on_told(now, &mut links, &claim(&identity(8), 99, 2));
+            }
+            let (forged, unchecked) = (site.fleet.forged, site.fleet.unchecked);
+            assert_eq!(forged + unchecked, 103);
+            assert_eq!(forged, 3 + u64::from(TOLD) - 4, "the others cost nothing");
+        }
+    }
+
+    #[test]
+    fn a_site_signs_a_newer_claim_than_one_of_its_former_key() {
+        let (mut site, mut links) = site(2);
+        let (now, next) = (Instant::ZERO, identity(10));
+        site.on_key_step(now, &mut links, crate::KeyStep::Next(next.clone()));
+        site.on_key_answer(now, &mut links, String::new());
+        assert_eq!(*links.identity(), next);
+        for confirmed in [false, true] {
+            if confirmed {
+                site.on_key_works(now, &mut links, next.public_key());
+            }
+            let told = claim(&identity(7), 10 * (1 + u64::from(confirmed)), 2);
+            site.on_told(now, &mut links, &told);
+            assert_eq!(epoch(&site), Some(told.epoch + 1));
+            assert_eq!(
+                site.serving, 0,
+                "what a former key has said is not followed"
+            );
+        }
+        // What its present key has said is.
+        site.on_told(now, &mut links, &claim(&next, 30, 2));
+        assert_eq!((epoch(&site), site.serving), (Some(30), 1));
+    }
+
+    #[test]
+    fn at_the_last_epoch_a_site_stays_where_it_is() {
+        let (mut site, mut links) = site(2);
+        let now = Instant::ZERO;
+        site.on_told(now, &mut links, &claim(&identity(7), u64::MAX, 9));
+        assert_eq!(epoch(&site), Some(1));
+        assert_eq!(site.fleet.exhausted, 1);
+        site.on_told(now, &mut links, &claim(&identity(7), u64::MAX - 1, 9));
+        assert_eq!((epoch(&site), site.serving), (Some(u64::MAX), 0));
+        site.on_told(now, &mut links, &claim(&identity(7), u64::MAX, 9));
+        assert_eq!(site.fleet.exhausted, 2);
+        assert_eq!((epoch(&site), site.serving), (Some(u64::MAX), 0));
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Keys {
     others: u32,
     pub(super) hub_next: Option<PublicKey>,
     hub_former: Option<PublicKey>,
+    /// The key that this site had before its present one, if that has changed since the start.
+    former: Option<PublicKey>,
     /// As which group the hub serves this key of the site, if the hub has said so.
     group: Option<(PublicKey, u8)>,
     /// How often the hub's words may be written down.
@@ -53,6 +55,22 @@ impl Keys {
         self.group
             .filter(|(key, _)| *key == own)
             .map(|(_, group)| group)
+    }
+
+    /// The key pair of this site with this public key, while the key changes.
+    pub(super) fn identity(&self, key: &PublicKey) -> Option<&Identity> {
+        let change = self.change.as_ref()?;
+        let both = [&change.old, &change.next].into_iter();
+        both.into_iter()
+            .find(|identity| identity.public_key() == *key)
+    }
+
+    /// The keys of this site beside the present one that may have signed what hubs know.
+    pub(super) fn others(&self, present: PublicKey) -> impl Iterator<Item = PublicKey> {
+        let change = self.change.as_ref();
+        let both = change.map(|change| [&change.old, &change.next].map(Identity::public_key));
+        let all = both.into_iter().flatten().chain(self.former);
+        all.filter(move |key| *key != present)
     }
 
     /// Another hub serves the site, with keys of its own.
@@ -187,18 +205,20 @@ impl Site {
     }
 
     /// The hub has answered on a connection with this key.
-    pub(super) fn on_key_works(&mut self, key: PublicKey) {
+    pub(super) fn on_key_works(&mut self, now: Instant, links: &mut Links, key: PublicKey) {
         let change = &mut self.keys.change;
         if let Some(change) = change.take_if(|change| change.next.public_key() == key) {
             tracing::info!(%key, "the hub has let this site in with its next key");
             self.keys.others = 0;
+            self.keys.former = Some(change.old.public_key());
             self.settings.common.identity = change.next;
             self.events.push_back(Event::Key(KeyEvent::Confirmed(key)));
+            self.renew_warm(now, links, key);
         }
     }
 
     /// The hub has proved this key.
-    pub(super) fn on_hub_proved(&mut self, key: PublicKey) {
+    pub(super) fn on_hub_proved(&mut self, now: Instant, key: PublicKey) {
         if self.keys.hub_next == Some(key) {
             let former = std::mem::replace(&mut self.settings.hubs[self.serving].key, key);
             tracing::info!(%key, %former, "the hub has its next key");
@@ -207,6 +227,7 @@ impl Site {
             self.peer.key = key;
             let is = KeyEvent::HubIs(key, former);
             self.events.push_back(Event::Key(is));
+            self.claim_for_new_key(now);
         }
     }
 

@@ -329,7 +329,7 @@ impl sealed::Role for Site {
                 let Some((id, index)) = self.attempt_of(link) else {
                     return;
                 };
-                self.on_hub_proved(peer);
+                self.on_hub_proved(now, peer);
                 // The connection that was there before may have come back meanwhile: it knows the
                 // path, and a new one would have to find everything out again.
                 let carrier = self.peer.paths[id.index()].as_ref().map(|p| p.link);
@@ -515,6 +515,7 @@ impl sealed::Role for Site {
         tunnel.paths.sort_by_key(|p| p.id);
         status.add_tunnel_drops(&self.peer.tunnel);
         status.tunnels.push(tunnel);
+        self.fleet_status(status);
     }
 
     fn events(&mut self) -> &mut VecDeque<Event> {

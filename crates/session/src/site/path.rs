@@ -99,6 +99,12 @@ impl SitePath {
         }
     }
 
+    /// The key of this site with which a connection of the path was made.
+    pub(super) fn key_of(&self, link: LinkId) -> Option<PublicKey> {
+        let attempt = self.attempts.iter().find(|attempt| attempt.link == link);
+        attempt.map(|attempt| attempt.key).or(self.key)
+    }
+
     pub(super) fn config(&self) -> PathConfig {
         PathConfig {
             standby: self.uplink.standby,

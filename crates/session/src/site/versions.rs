@@ -30,10 +30,11 @@ impl Site {
         };
         let attempted = self.attempt_of(received.link).map(|(id, _)| id);
         let carried = self.peer.path_of(received.link).map(|(id, _)| id);
-        if let Some(id) = attempted.or(carried)
-            && welcome.session == self.session
-        {
-            self.bar(now, links, id, problem);
+        if welcome.session == self.session {
+            match attempted.or(carried) {
+                Some(id) => self.bar(now, links, id, problem),
+                None => self.bar_spare(now, links, received.link, &problem),
+            }
         }
         true
     }

@@ -9,6 +9,7 @@ use ropewalk_session::{
     Command, Event, Hub, HubAddresses, HubSettings, Session, SiteHub, Statement,
 };
 use ropewalk_types::Instant;
+use ropewalk_wire::Versions;
 
 use super::{HUB_INNER, HUB_TCP, HUB_UDP, SPARE_IP, World};
 use crate::host::Host;
@@ -147,7 +148,17 @@ impl World {
         let session = self.random.next_u64() | 1;
         let environment = self.environment(session);
         let session = Session::hub(self.hub_settings(SPARE), &environment);
-        self.put_hub(SPARE, session.expect("a valid key"));
+        let mut session = session.expect("a valid key");
+        if let Some(versions) = self.versions[self.component_of(SPARE)] {
+            session.speak(versions);
+        }
+        self.put_hub(SPARE, session);
+    }
+
+    /// From its next start on the spare speaks these versions of the wire only.
+    pub fn set_spare_versions(&mut self, versions: Versions) {
+        let component = self.component_of(SPARE);
+        self.versions[component] = Some(versions);
     }
 
     /// Kills the spare: nobody is told.
@@ -193,13 +204,19 @@ impl World {
     /// # Errors
     /// What the hub says to it.
     pub fn tell_claim(&mut self, hub: usize, statement: Statement) -> Result<usize, String> {
+        self.command_hub(hub, Command::Claimed(statement))
+    }
+
+    /// The control side of a hub asks something of it.
+    ///
+    /// # Errors
+    /// What the hub says to it.
+    pub fn command_hub(&mut self, hub: usize, command: Command) -> Result<usize, String> {
         let now = self.now;
         let Some(host) = &mut self.hubs[hub] else {
             return Err("the hub does not run".into());
         };
-        let told = host
-            .session
-            .handle_command(now, Command::Claimed(statement));
+        let told = host.session.handle_command(now, command);
         self.turn(self.component_of(hub));
         told
     }
