@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
+use ropewalk_core::hold::Freeze;
 
 use super::HUB_CONFIG;
 use super::common::{self, Common, RoleDefaults};
@@ -145,6 +146,14 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
         }
         let table = network.integer("routes_table", ROUTES_TABLE);
         let table = table.and_then(|table| u32::try_from(table).ok());
+        if table.is_some() && common.hold.freeze == Freeze::Custody {
+            network.reject(
+                "routes_table",
+                "a hub whose sites may move to another hub must not acknowledge for them: what it had in custody is \
+                 lost with the hub",
+                "set freeze = \"off\" or \"planned\" in [hold], or remove routes_table",
+            );
+        }
         (forward, masquerade, table)
     });
     let allow = root.section("egress", |section| {

@@ -83,6 +83,14 @@ const BROKEN_HUBS: &[(&str, &[&str])] = &[
         &["hub.toml:5: network.masquerade:", "forward = true"],
     ),
     (
+        "[network]\nroutes_table = 4443\n[hold]\nfreeze = \"custody\"",
+        &[
+            "hub.toml:4: network.routes_table:",
+            "must not acknowledge",
+            "in [hold]",
+        ],
+    ),
+    (
         "[network]\nforward = false\n[egress]\nallow = [\"10.1.0.0/16\"]",
         &["hub.toml:6: egress.allow:", "forward = true"],
     ),
