@@ -258,6 +258,15 @@ fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {
         output::bytes(tunnel.tx_bytes),
         output::bytes(tunnel.rx_bytes),
     );
+    if let Some(hub) = &tunnel.serving_hub {
+        let at = tunnel.serving_hub_addresses.join(", ");
+        let at = if at.is_empty() {
+            "an unknown address"
+        } else {
+            &at
+        };
+        out.push_str(&format!("  served by the {hub} at {at}\n"));
+    }
     let send = tunnel.scheduler_send.name();
     let receive = tunnel.scheduler_receive.name();
     out.push_str(&format!("  scheduler {send} sending, {receive} receiving"));
@@ -474,6 +483,8 @@ mod tests {
                 data_bytes: 2_000_000,
                 protection_bytes: 50_000,
                 recovered: 4,
+                serving_hub: Some("spare".to_owned()),
+                serving_hub_addresses: vec!["192.0.2.2:4443".to_owned()],
                 paths: vec![path("wlan0", "up"), path("wwan0", "down")],
                 ..TunnelStatus::default()
             }],
@@ -484,6 +495,7 @@ mod tests {
         for part in [
             "running for 1 min 1 s",
             "hub up",
+            "  served by the spare at 192.0.2.2:4443\n",
             "scheduler auto sending, auto receiving: wlan0 does not pay",
             "  protection sending 2.5 % more: 7 sent again, 2 rescued; receiving: 4 recovered\n",
             "wwan0 (LTE, signal 62 %, metered)  down",

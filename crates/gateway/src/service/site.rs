@@ -319,11 +319,10 @@ impl Site {
                     }
                 }
                 () = self.guard.tick() => self.keep_guard(),
+                () = self.spare.changed() => self.follow_hubs(machine)?,
                 () = sleep_until(resolve_at) => {
-                    let spare = self.spare.find_again(&self.guard).await;
-                    if (!self.up && self.resolve_again().await) || spare {
-                        self.guard.set_hub(&self.spare.beside(&self.hub.load()))?;
-                        self.follow_uplinks(machine);
+                    if !self.up && self.resolve_again().await {
+                        self.follow_hubs(machine)?;
                     }
                     resolve_at = Instant::now() + RESOLVE_INTERVAL;
                 }
@@ -369,8 +368,11 @@ impl Site {
         Ok(())
     }
 
-    const fn set_up(&mut self, up: bool) {
+    fn set_up(&mut self, up: bool) {
         self.up = up;
+        if !up {
+            self.spare.look_again();
+        }
         if let Some(direct) = &mut self.direct {
             direct.set_tunnel(up);
         }
@@ -485,6 +487,13 @@ impl Site {
         if let Err(error) = network::check_pools(&interfaces, own, &pools) {
             tracing::warn!(%error, "the hub's network overlaps with one of this site");
         }
+    }
+
+    /// A hub has other addresses now.
+    fn follow_hubs(&mut self, machine: &mut Changes) -> anyhow::Result<()> {
+        self.guard.set_hub(&self.spare.beside(&self.hub.load()))?;
+        self.follow_uplinks(machine);
+        Ok(())
     }
 
     fn follow_uplinks(&mut self, machine: &mut Changes) {

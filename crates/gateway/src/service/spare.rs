@@ -1,54 +1,150 @@
 //! The hub that waits for a site.
+//!
+//! Its names are looked up beside everything else: a name that is not found, or a resolver that hangs, delays neither
+//! the start of the site nor its kill switch. Names are looked up again until they are found, and from then on in case
+//! the addresses change. Invariant: addresses that were found once stay until others are found.
 
-use std::net::SocketAddr;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ropewalk_config::hub::TCP_PORT;
 use ropewalk_config::site::Spare as Config;
 use ropewalk_session::{HubAddresses, SiteHub};
+use ropewalk_transport::PublicKey;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 
 use super::guard::Guard;
 use super::resolve::resolve;
 
+/// How soon a look-up is repeated that has found nothing. Longer: fewer queries, later readiness of the spare.
+const RETRY: Duration = Duration::from_secs(15);
+/// How often names are looked up that were found. Longer: fewer queries, a spare that has moved is found later.
+const REFRESH: Duration = Duration::from_mins(5);
+
 /// The spare of a site, if its configuration names one.
-pub(super) struct Spare(Option<(Config, Arc<HubAddresses>)>);
+pub(super) struct Spare(Option<Known>);
+
+struct Known {
+    key: PublicKey,
+    addresses: Arc<HubAddresses>,
+    /// Nothing is looked up where all endpoints are addresses.
+    names: Option<Names>,
+}
+
+/// The look-up of names.
+struct Names {
+    task: JoinHandle<()>,
+    /// Changes with the addresses.
+    changed: watch::Receiver<()>,
+    /// Names are to be looked up before it is their time.
+    wanted: Arc<Notify>,
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
 
 impl Spare {
-    /// Looks the names of the spare up. The site starts without a spare that is not found, and looks again.
+    /// Begins to look the names of the spare up.
     pub(super) async fn find(config: Option<&Config>, guard: &Guard) -> Self {
-        let Some(config) = config else {
+        let Some(config) = config.cloned() else {
             return Self(None);
         };
-        let (addresses, failures) = resolve(&config.endpoints, guard.servers()).await;
-        if addresses.is_empty() {
-            tracing::warn!(
-                ?failures,
-                "the spare's name is not found yet; trying until it is"
-            );
+        let of_address = |text: &str| text.parse::<IpAddr>().is_ok();
+        if config.endpoints.iter().all(|place| of_address(&place.host)) {
+            // Nobody is asked for these.
+            let (addresses, _) = resolve(&config.endpoints, &[]).await;
+            return Self(Some(Known {
+                key: config.key,
+                addresses: Arc::new(HubAddresses::new(&addresses)),
+                names: None,
+            }));
         }
-        let addresses = Arc::new(HubAddresses::new(&addresses));
-        Self(Some((config.clone(), addresses)))
+        let servers = guard.servers().to_vec();
+        let (key, endpoints) = (config.key, Arc::new(config.endpoints));
+        Self::follow(key, move || {
+            let (endpoints, servers) = (Arc::clone(&endpoints), servers.clone());
+            async move { resolve(&endpoints, &servers).await }
+        })
     }
 
-    /// Looks the names up if none was found; whether one is found now.
-    pub(super) async fn find_again(&self, guard: &Guard) -> bool {
-        let Some((config, known)) = &self.0 else {
-            return false;
+    /// A spare whose names are looked up by `look_up`.
+    fn follow<L, F>(key: PublicKey, mut look_up: L) -> Self
+    where
+        L: FnMut() -> F + Send + 'static,
+        F: Future<Output = (Vec<SocketAddr>, Vec<String>)> + Send,
+    {
+        let addresses = Arc::new(HubAddresses::new(&[]));
+        let wanted = Arc::new(Notify::new());
+        let (change, changed) = watch::channel(());
+        let known = Arc::clone(&addresses);
+        let asked = Arc::clone(&wanted);
+        let task = tokio::spawn(async move {
+            let mut told = false;
+            loop {
+                let (found, failures) = look_up().await;
+                if found.is_empty() && known.load().is_empty() && !told {
+                    tracing::warn!(
+                        ?failures,
+                        "the spare's name is not found yet; trying until it is"
+                    );
+                    told = true;
+                } else if !failures.is_empty() {
+                    tracing::debug!(?failures, "names of the spare were not found");
+                }
+                let wait = if found.is_empty() { RETRY } else { REFRESH };
+                if !found.is_empty() && found[..] != known.load()[..] {
+                    tracing::info!(spare = ?found, "the spare has these addresses");
+                    known.store(&found);
+                    change.send_replace(());
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = asked.notified() => {}
+                }
+            }
+        });
+        let names = Names {
+            task,
+            changed,
+            wanted,
         };
-        if !known.load().is_empty() {
-            return false;
+        Self(Some(Known {
+            key,
+            addresses,
+            names: Some(names),
+        }))
+    }
+
+    /// Waits until the addresses of the spare have changed; forever where they cannot.
+    pub(super) async fn changed(&mut self) {
+        let names = self.0.as_mut().and_then(|known| known.names.as_mut());
+        if let Some(names) = names
+            && names.changed.changed().await.is_ok()
+        {
+            return;
         }
-        let (addresses, _) = resolve(&config.endpoints, guard.servers()).await;
-        known.store(&addresses);
-        !addresses.is_empty()
+        std::future::pending().await
+    }
+
+    /// The spare may be needed soon: its names are looked up now.
+    pub(super) fn look_again(&self) {
+        if let Some(names) = self.0.as_ref().and_then(|known| known.names.as_ref()) {
+            names.wanted.notify_one();
+        }
     }
 
     /// The hubs of the site: the home, and the spare after it.
     pub(super) fn after(&self, home: SiteHub) -> Vec<SiteHub> {
-        let spare = self.0.iter().map(|(config, addresses)| SiteHub {
+        let spare = self.0.iter().map(|known| SiteHub {
             name: "spare".into(),
-            key: config.key,
-            addresses: Arc::clone(addresses),
+            key: known.key,
+            addresses: Arc::clone(&known.addresses),
             // A spare is reached over UDP only.
             tcp_port: TCP_PORT,
         });
@@ -57,7 +153,58 @@ impl Spare {
 
     /// The addresses of the home and of the spare.
     pub(super) fn beside(&self, home: &[SocketAddr]) -> Vec<SocketAddr> {
-        let spare = self.0.iter().flat_map(|(_, known)| known.load().to_vec());
+        let spare = self
+            .0
+            .iter()
+            .flat_map(|known| known.addresses.load().to_vec());
         home.iter().copied().chain(spare).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([203, 0, 113, last], 4_443))
+    }
+
+    /// A spare whose look-ups find these, and nothing after them.
+    fn spare(finds: impl IntoIterator<Item = Vec<SocketAddr>>) -> Spare {
+        let mut finds: VecDeque<_> = finds.into_iter().collect();
+        Spare::follow(PublicKey::from_bytes([1; 32]), move || {
+            let found = finds.pop_front().unwrap_or_default();
+            async move { (found, vec!["hub2: not found".to_owned()]) }
+        })
+    }
+
+    #[tokio::test]
+    async fn a_resolver_that_hangs_delays_nothing() {
+        let mut hanging = Spare::follow(PublicKey::from_bytes([1; 32]), std::future::pending);
+        assert_eq!(hanging.beside(&[address(1)]), [address(1)]);
+        let soon = Duration::from_millis(50);
+        let changed = tokio::time::timeout(soon, hanging.changed()).await;
+        assert!(changed.is_err(), "nothing was found");
+    }
+
+    #[tokio::test]
+    async fn names_are_looked_up_again_when_they_are_wanted_and_what_was_found_stays() {
+        let mut spare = spare([vec![], vec![address(2)], vec![], vec![address(3)]]);
+        let wait = Duration::from_secs(10);
+        for now in [[address(1), address(2)], [address(1), address(3)]] {
+            // Each look-up that finds nothing is followed by another one on demand.
+            let changed = async {
+                loop {
+                    tokio::select! {
+                        () = spare.changed() => return,
+                        () = tokio::time::sleep(Duration::from_millis(5)) => spare.look_again(),
+                    }
+                }
+            };
+            let found = tokio::time::timeout(wait, changed).await;
+            assert!(found.is_ok(), "the next addresses are found");
+            assert_eq!(spare.beside(&[address(1)]), now);
+        }
     }
 }
