@@ -146,7 +146,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
         }
         let table = network.integer("routes_table", ROUTES_TABLE);
         let table = table.and_then(|table| u32::try_from(table).ok());
-        if table.is_some() && common.hold.freeze == Freeze::Custody {
+        if table.is_some() && common.hold.freeze == Freeze::ProxyAck {
             network.reject(
                 "routes_table",
                 "a hub whose sites may move to another hub must not acknowledge for them: what it had in custody is \
