@@ -7,25 +7,52 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
+use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
 use ropewalk_host::files;
 use ropewalk_transport::PublicKey;
 
-use crate::copy::{Copy, Entry};
+use crate::copy::{Copy, Entry, Foreign, Stored};
 use crate::record::{META, Meta, Pools, Record, is_of_running_hub};
-use crate::store::follow_parts::{Left, answer, read_all};
+use crate::store::follow_parts::{Header, Left, PAGE, answer, read_all};
 use crate::store::{Options, now};
 
 /// Changes of one transaction: etcd takes 128 as it comes.
 const CHANGES: usize = 100;
+/// Keys and values of one transaction, bytes: etcd takes requests of 1.5 MiB as it comes.
+const CHANGES_BYTES: usize = 1 << 20;
 /// Largest backup that is read, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 29;
 
 fn failed(left: Left) -> anyhow::Error {
     match left {
-        Left::Failed(why) => anyhow::anyhow!("etcd does not answer: {why}"),
+        Left::Failed(why) | Left::Range(why) => anyhow::anyhow!("etcd does not answer: {why}"),
+        Left::Denied(why) => anyhow::anyhow!(
+            "etcd refuses ({why}): check the user and its role, and the room of etcd"
+        ),
         Left::Foreign(foreign) => foreign.into(),
     }
+}
+
+/// The whole state, in smaller parts if those are too large.
+async fn read(
+    client: &mut Client,
+    prefix: &str,
+) -> anyhow::Result<(Header, BTreeMap<String, Stored>)> {
+    let mut page = PAGE;
+    loop {
+        match read_all(client, prefix, page).await {
+            Err(Left::Range(_)) if page > 1 => page /= 2,
+            read => return read.map_err(failed),
+        }
+    }
+}
+
+fn entries(stored: BTreeMap<String, Stored>) -> BTreeMap<String, Entry> {
+    let entries = stored.into_iter().map(|(key, stored)| {
+        let entry = Entry::new(&key, stored.value, stored.revision);
+        (key, entry)
+    });
+    entries.collect()
 }
 
 /// Runs something with a connection to the first endpoint that answers.
@@ -33,6 +60,7 @@ fn with_client<T>(
     options: &Options,
     run: impl AsyncFnOnce(Client) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
+    options.check()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -61,7 +89,8 @@ fn with_client<T>(
 /// Makes the fleet, or enlarges its pools.
 ///
 /// # Errors
-/// The pools are wrong, a fleet with another key or with other pools is there, or etcd does not answer.
+/// The pools are wrong, a fleet with another key or with other pools is there, only the record of the fleet is missing,
+/// or etcd does not answer.
 pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
     pools.check().map_err(anyhow::Error::msg)?;
     with_client(options, async |mut client| {
@@ -93,6 +122,19 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
                 );
             }
         }
+        if there.is_none() {
+            // Blocks of the sites that are there follow from pools that nobody knows.
+            let all = GetOptions::new().with_prefix().with_count_only();
+            let records = answer(client.get(options.prefix(), Some(all))).await;
+            let records = records.map_err(failed)?.count();
+            if records > 0 {
+                bail!(
+                    "etcd has {records} records of a fleet {} and none that says whose they are; write a backup back \
+                     with `ropewalk fleet restore`, or remove them",
+                    options.fleet
+                );
+            }
+        }
         let revision = there.map_or(0, etcd_client::KeyValue::mod_revision);
         let meta = Meta {
             fleet: options.key,
@@ -118,15 +160,13 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
 /// # Errors
 /// Etcd does not answer, has no such fleet, or the file cannot be written.
 pub fn backup(options: &Options, file: &Path) -> anyhow::Result<usize> {
-    let (cluster, revision, mut entries) = with_client(options, async |mut client| {
-        read_all(&mut client, &options.prefix())
-            .await
-            .map_err(failed)
+    let (header, mut stored) = with_client(options, async |mut client| {
+        read(&mut client, &options.prefix()).await
     })?;
-    entries.retain(|key, _| !is_of_running_hub(key));
-    let count = entries.len();
+    stored.retain(|key, _| !is_of_running_hub(key));
+    let count = stored.len();
     let mut copy = Copy::default();
-    copy.fill(&options.key, cluster, revision, entries)?;
+    copy.fill(&options.key, header.cluster, header.revision, stored)?;
     copy.was_complete(now());
     files::write_atomically(file, copy.to_text().as_bytes(), files::SECRET, false)
         .with_context(|| format!("cannot write {}; choose a new name", file.display()))?;
@@ -148,7 +188,8 @@ pub struct Difference {
 ///
 /// # Errors
 /// The file is no backup of this fleet, etcd does not answer, or without `force` etcd has a state that is not the
-/// backup's: a newer one, as far as anybody can tell. A restore that was interrupted goes on with `force`.
+/// backup's: a newer one, as far as anybody can tell. A restore that was interrupted goes on with `force`. The state of a
+/// fleet with another key is never replaced.
 pub fn restore(options: &Options, file: &Path, force: bool) -> anyhow::Result<Difference> {
     let text = files::read_state(file, FILE_BYTES_MAX)?;
     let text = text.with_context(|| format!("there is no file {}", file.display()))?;
@@ -169,11 +210,14 @@ pub fn restore(options: &Options, file: &Path, force: bool) -> anyhow::Result<Di
     let wanted = backup.entries();
     with_client(options, async |mut client| {
         let prefix = options.prefix();
-        let (_, _, there) = read_all(&mut client, &prefix).await.map_err(failed)?;
-        let there: BTreeMap<_, _> = there
-            .into_iter()
-            .filter(|(key, _)| !is_of_running_hub(key))
-            .collect();
+        let (_, there) = read(&mut client, &prefix).await?;
+        let mut there = entries(there);
+        if let Some(Ok(Record::Meta(other))) = there.get(META).map(|entry| &entry.record)
+            && other.fleet != options.key
+        {
+            return Err(Foreign::Other(other.fleet).into());
+        }
+        there.retain(|key, _| !is_of_running_hub(key));
         let difference = compare(wanted, &there);
         if there.is_empty() || force {
             return write(&mut client, &prefix, meta, wanted)
@@ -228,7 +272,7 @@ async fn write(
         .await
         .map_err(failed)?;
     // Read after the closing: nothing else is written from here on.
-    let (_, _, there) = read_all(client, prefix).await.map_err(failed)?;
+    let (_, there) = read(client, prefix).await?;
     let same = |(key, entry): &(&String, &Entry)| {
         there
             .get(*key)
@@ -236,18 +280,34 @@ async fn write(
             && key.as_str() != META
     };
     let puts = wanted.iter().filter(same);
-    let puts =
-        puts.map(|(key, entry)| TxnOp::put(format!("{prefix}{key}"), entry.value.clone(), None));
+    let puts = puts.map(|(key, entry)| {
+        let key = format!("{prefix}{key}");
+        let bytes = key.len() + entry.value.len();
+        (TxnOp::put(key, entry.value.clone(), None), bytes)
+    });
     let extra = there
         .keys()
         .filter(|key| !is_of_running_hub(key) && !wanted.contains_key(*key));
-    let deletes = extra.map(|key| TxnOp::delete(format!("{prefix}{key}"), None));
-    let changes: Vec<_> = puts.chain(deletes).collect();
-    for part in changes.chunks(CHANGES) {
-        answer(client.txn(Txn::new().and_then(part)))
-            .await
-            .map_err(failed)?;
+    let deletes = extra.map(|key| {
+        let key = format!("{prefix}{key}");
+        let bytes = key.len();
+        (TxnOp::delete(key, None), bytes)
+    });
+    let (mut part, mut size) = (Vec::new(), 0);
+    for (change, bytes) in puts.chain(deletes) {
+        if part.len() == CHANGES || (size + bytes > CHANGES_BYTES && !part.is_empty()) {
+            let full = std::mem::take(&mut part);
+            answer(client.txn(Txn::new().and_then(full)))
+                .await
+                .map_err(failed)?;
+            size = 0;
+        }
+        part.push(change);
+        size += bytes;
     }
+    answer(client.txn(Txn::new().and_then(part)))
+        .await
+        .map_err(failed)?;
     answer(client.put(key, Record::Meta(meta).encode(), None))
         .await
         .map_err(failed)?;

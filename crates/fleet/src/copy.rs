@@ -1,11 +1,12 @@
 //! The copy of a fleet's state that a hub keeps: it follows etcd event by event, and can be filled anew.
 //!
 //! Invariant: the copy is the state of etcd at [`Copy::revision`], whatever the order of fillings and events was, and
-//! whatever came twice. A filling that lacks the fleet, or has another one, changes nothing.
+//! whatever came twice. A filling or events that lack the fleet, or bring another one, change nothing.
 //! Source: etcd's guarantees of a watch: events come in order, none is missed, one may come again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ropewalk_crypto::digest;
 use ropewalk_transport::PublicKey;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,9 @@ use crate::record::{
 
 /// Version of the file.
 const VERSION: u32 = 1;
+/// Most bytes of keys and values: some twice what 100,000 sites need. More is no fleet, but somebody who fills the
+/// memory of every hub.
+pub const BYTES_MAX: usize = 1 << 28;
 
 /// A record as the copy has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +43,15 @@ impl Entry {
             record,
         }
     }
+}
+
+/// A value as etcd has it, not yet read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The bytes in etcd.
+    pub value: Vec<u8>,
+    /// The revision of etcd that wrote them.
+    pub revision: i64,
 }
 
 /// One event of a watch. Keys are without the prefix of the fleet.
@@ -83,6 +96,16 @@ pub enum Foreign {
         "etcd has the state of another fleet, with key {0}: check the endpoints and the name of the fleet"
     )]
     Other(PublicKey),
+    /// The record of the fleet is damaged, or is a newer program's.
+    #[error(
+        "the record of the fleet in etcd cannot be read ({0}); write a backup back with `ropewalk fleet restore`, or update this hub"
+    )]
+    Unreadable(Unreadable),
+    /// Somebody else fills the prefix of the fleet.
+    #[error(
+        "etcd has more than {BYTES_MAX} bytes below the prefix of this fleet: remove what is none of its records"
+    )]
+    TooLarge,
     /// Parts of the state are not there yet.
     #[error(
         "a backup is being written back to etcd: end `ropewalk fleet restore`, with --force if it was interrupted"
@@ -97,6 +120,30 @@ pub struct Copy {
     revision: i64,
     complete_at: u64,
     entries: BTreeMap<String, Entry>,
+    /// Slots that have a record. They follow from `entries`, as the next two do.
+    slots: BTreeSet<u32>,
+    /// Those of them that were freed, with the revision that did it: the longest free first.
+    freed: BTreeSet<(i64, u32)>,
+    /// Length of all keys and values.
+    bytes: usize,
+}
+
+/// What a record of the fleet says of the state that it is in.
+fn check_meta(fleet: &PublicKey, record: Result<&Record, &Unreadable>) -> Result<(), Foreign> {
+    match record {
+        Ok(Record::Meta(meta)) if meta.fleet != *fleet => Err(Foreign::Other(meta.fleet)),
+        Ok(Record::Meta(meta)) if meta.restoring => Err(Foreign::Restoring),
+        Ok(Record::Meta(_)) => Ok(()),
+        Err(why) => Err(Foreign::Unreadable(why.clone())),
+        Ok(
+            Record::Site(_)
+            | Record::Slot(..)
+            | Record::Key(..)
+            | Record::Hub(_)
+            | Record::Drain(..)
+            | Record::Claim(_),
+        ) => Err(Foreign::Missing),
+    }
 }
 
 #[expect(
@@ -122,9 +169,32 @@ impl Copy {
         self.complete_at
     }
 
-    /// Notes that the copy was the newest state at `at`, seconds since 1970.
-    pub fn was_complete(&mut self, at: u64) {
-        self.complete_at = self.complete_at.max(at);
+    /// Notes that the copy was the newest state at `at`, seconds since 1970. A clock that was set back counts: a time to
+    /// come would make an old copy new.
+    pub const fn was_complete(&mut self, at: u64) {
+        self.complete_at = at;
+    }
+
+    fn insert(&mut self, key: String, entry: Entry) {
+        self.remove(&key);
+        if let Ok(Record::Slot(slot, owner)) = &entry.record {
+            self.slots.insert(*slot);
+            if owner.freed {
+                self.freed.insert((entry.revision, *slot));
+            }
+        }
+        self.bytes += key.len() + entry.value.len();
+        self.entries.insert(key, entry);
+    }
+
+    fn remove(&mut self, key: &str) -> Option<Entry> {
+        let entry = self.entries.remove(key)?;
+        if let Ok(Record::Slot(slot, _)) = &entry.record {
+            self.slots.remove(slot);
+            self.freed.remove(&(entry.revision, *slot));
+        }
+        self.bytes -= key.len() + entry.value.len();
+        Some(entry)
     }
 
     /// Every entry by key.
@@ -133,7 +203,7 @@ impl Copy {
         &self.entries
     }
 
-    /// Takes the whole state at a revision. What has changed.
+    /// Takes the whole state at a revision. What has changed. Values that are as they were are not read again.
     ///
     /// # Errors
     /// It is not the state of this fleet. The copy stays as it is.
@@ -142,40 +212,57 @@ impl Copy {
         fleet: &PublicKey,
         cluster: u64,
         revision: i64,
-        entries: BTreeMap<String, Entry>,
+        stored: BTreeMap<String, Stored>,
     ) -> Result<Vec<Change>, Foreign> {
-        match entries.get(META).map(|entry| &entry.record) {
-            Some(Ok(Record::Meta(meta))) if meta.fleet == *fleet && meta.restoring => {
-                return Err(Foreign::Restoring);
-            }
-            Some(Ok(Record::Meta(meta))) if meta.fleet == *fleet => {}
-            Some(Ok(Record::Meta(meta))) => return Err(Foreign::Other(meta.fleet)),
-            _ => return Err(Foreign::Missing),
+        let bytes = stored.iter().map(|(key, new)| key.len() + new.value.len());
+        if bytes.sum::<usize>() > BYTES_MAX {
+            return Err(Foreign::TooLarge);
         }
-        let differs = |key: &&String| {
-            self.entries.get(*key).map(|entry| &entry.value)
-                != entries.get(*key).map(|entry| &entry.value)
-        };
-        let keys: BTreeSet<_> = self.entries.keys().chain(entries.keys()).collect();
-        let changes = keys
-            .into_iter()
-            .filter(differs)
-            .map(|key| Change { key: key.clone() });
-        let changes = changes.collect();
-        (self.cluster, self.revision, self.entries) = (cluster, revision, entries);
+        let meta = stored.get(META).ok_or(Foreign::Missing)?;
+        check_meta(fleet, Record::decode(META, &meta.value).as_ref())?;
+        let mut former = std::mem::take(&mut self.entries);
+        (self.slots, self.freed, self.bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
+        (self.cluster, self.revision) = (cluster, revision);
+        let mut changes = Vec::new();
+        for (key, Stored { value, revision }) in stored {
+            let entry = match former.remove(&key) {
+                Some(entry) if entry.value == value => Entry { revision, ..entry },
+                _ => {
+                    changes.push(Change { key: key.clone() });
+                    Entry::new(&key, value, revision)
+                }
+            };
+            self.insert(key, entry);
+        }
+        changes.extend(former.into_keys().map(|key| Change { key }));
         Ok(changes)
     }
 
-    /// Takes events of a watch. Those that it has already do nothing. What has changed.
+    /// Takes events of a watch: whole revisions, in their order. Those that it has already do nothing. What has changed.
     ///
     /// # Errors
-    /// Somebody has removed the fleet from etcd. The copy stays as it is, so that hubs serve their sites.
-    pub fn apply(&mut self, events: Vec<Event>) -> Result<Vec<Change>, Foreign> {
-        let ends = |event: &Event| matches!(event, Event::Delete { key, revision } if key == META && *revision > self.revision);
-        if events.iter().any(ends) {
-            return Err(Foreign::Missing);
+    /// Somebody has removed the fleet from etcd, writes another one in its place, or writes a backup back. The copy
+    /// stays as it was before all of these events, so that hubs serve their sites. It has to be filled then.
+    pub fn apply(&mut self, fleet: &PublicKey, events: Vec<Event>) -> Result<Vec<Change>, Foreign> {
+        let (before, mut newest, mut bytes) = (self.revision, self.revision, self.bytes);
+        for event in &events {
+            match event {
+                Event::Put { revision, .. } | Event::Delete { revision, .. }
+                    if *revision <= before => {}
+                Event::Put { key, value, .. } => {
+                    bytes += key.len() + value.len();
+                    if key == META {
+                        check_meta(fleet, Record::decode(key, value).as_ref())?;
+                    }
+                }
+                Event::Delete { key, .. } if key == META => return Err(Foreign::Missing),
+                Event::Delete { .. } => {}
+            }
         }
-        let (before, mut newest) = (self.revision, self.revision);
+        // A filling counts exactly.
+        if bytes > BYTES_MAX {
+            return Err(Foreign::TooLarge);
+        }
         let mut changes = Vec::new();
         for event in events {
             let (Event::Put { revision, .. } | Event::Delete { revision, .. }) = event;
@@ -191,11 +278,11 @@ impl Copy {
                     revision,
                 } => {
                     let entry = Entry::new(&key, value, revision);
-                    self.entries.insert(key.clone(), entry);
+                    self.insert(key.clone(), entry);
                     key
                 }
                 Event::Delete { key, .. } => {
-                    self.entries.remove(&key);
+                    self.remove(&key);
                     key
                 }
             };
@@ -245,7 +332,7 @@ impl Copy {
     #[must_use]
     pub fn site_of(&self, key: &PublicKey) -> Option<&Site> {
         match self.record(&owner_key(key))? {
-            Record::Key(_, Owner { site }) => self.site(site),
+            Record::Key(_, Owner { site, .. }) => self.site(site),
             _ => None,
         }
     }
@@ -275,20 +362,35 @@ impl Copy {
         })
     }
 
-    /// Which hub serves each site.
+    /// Which hub serves each site, in the words of the site. A claim by a key that the site does not have now is left
+    /// out: whoever can write to etcd can sign with a key of his own. So is one by the former key of a site.
     pub fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.records("claim/").filter_map(|record| match record {
-            Record::Claim(claim) => Some(claim),
+            Record::Claim(claim) => {
+                let site = self.site(&claim.site)?;
+                let own = [site.key, site.next_key];
+                own.contains(&Some(claim.key)).then_some(claim)
+            }
             _ => None,
         })
     }
 
-    /// Slots that are taken, in order.
+    /// Slots that a site has, in order.
     pub fn slots(&self) -> impl Iterator<Item = u32> {
         self.records("slot/").filter_map(|record| match record {
-            Record::Slot(slot, _) => Some(*slot),
+            Record::Slot(slot, owner) => (!owner.freed).then_some(*slot),
             _ => None,
         })
+    }
+
+    /// Slots that have a record, in order.
+    pub(crate) const fn used_slots(&self) -> &BTreeSet<u32> {
+        &self.slots
+    }
+
+    /// Slots that were freed, with the revision that did it: the longest free first.
+    pub(crate) const fn freed_slots(&self) -> &BTreeSet<(i64, u32)> {
+        &self.freed
     }
 
     /// Keys whose records this program cannot read, and why.
@@ -304,36 +406,64 @@ impl Copy {
             let value = String::from_utf8(entry.value.clone()).ok()?;
             Some((key.clone(), value, entry.revision))
         };
+        let entries: Vec<FileEntry> = self.entries.iter().filter_map(entry).collect();
         let file = File {
             v: VERSION,
             cluster: self.cluster,
             revision: self.revision,
             complete_at: self.complete_at,
-            entries: self.entries.iter().filter_map(entry).collect(),
+            digest: digest(&entries),
+            entries,
         };
         serde_json::to_string(&file).expect("a file has text keys only")
     }
 
-    /// Reads what [`Self::to_text`] wrote.
+    /// Reads what [`Self::to_text`] wrote, and checks its digest.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn from_text(text: &str) -> Result<Self, String> {
-        let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if file.v > VERSION {
-            return Err(format!("format {} of a newer program", file.v));
+        let VersionOnly { v } = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if v > VERSION {
+            return Err(format!("format {v} of a newer program"));
         }
-        let entries = file.entries.into_iter().map(|(key, value, revision)| {
-            let entry = Entry::new(&key, value.into_bytes(), revision);
-            (key, entry)
-        });
-        Ok(Self {
+        let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if file.digest != digest(&file.entries) {
+            return Err("the file is damaged: its digest is another".to_owned());
+        }
+        let mut copy = Self {
             cluster: file.cluster,
             revision: file.revision,
             complete_at: file.complete_at,
-            entries: entries.collect(),
-        })
+            ..Self::default()
+        };
+        for (key, value, revision) in file.entries {
+            let entry = Entry::new(&key, value.into_bytes(), revision);
+            copy.insert(key, entry);
+        }
+        Ok(copy)
     }
+}
+
+type FileEntry = (String, String, i64);
+
+/// SHA-256 of the entries, hexadecimal: a disk may give back other bytes than it took.
+fn digest(entries: &[FileEntry]) -> String {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for (key, value, revision) in entries {
+        for text in [key, value] {
+            context.update(&(text.len() as u64).to_be_bytes());
+            context.update(text.as_bytes());
+        }
+        context.update(&revision.to_be_bytes());
+    }
+    let hexadecimal = |byte: &u8| format!("{byte:02x}");
+    context.finish().as_ref().iter().map(hexadecimal).collect()
+}
+
+#[derive(Deserialize)]
+struct VersionOnly {
+    v: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -342,7 +472,8 @@ struct File {
     cluster: u64,
     revision: i64,
     complete_at: u64,
-    entries: Vec<(String, String, i64)>,
+    digest: String,
+    entries: Vec<FileEntry>,
 }
 
 #[cfg(test)]

@@ -9,15 +9,33 @@ fn fleet() -> PublicKey {
 fn meta(fleet: PublicKey) -> Vec<u8> {
     Record::Meta(Meta {
         fleet,
-        pools: Pools::default(),
+        pools: Pools {
+            ipv4: Some("10.9.0.0/24".parse().unwrap()),
+            ipv4_block: 32,
+            ..Pools::default()
+        },
         restoring: false,
     })
     .encode()
 }
 
+const fn stored(value: Vec<u8>, revision: i64) -> Stored {
+    Stored { value, revision }
+}
+
+/// What the copy has, as etcd has it.
+fn held(copy: &Copy) -> BTreeMap<String, Stored> {
+    let entries = copy.entries().iter();
+    let entries = entries.map(|(key, entry)| {
+        let same = stored(entry.value.clone(), entry.revision);
+        (key.clone(), same)
+    });
+    entries.collect()
+}
+
 /// Etcd: everything that was written, and the state at each revision.
-fn history(writes: &[(u8, Option<u8>)]) -> (Vec<Event>, Vec<BTreeMap<String, Entry>>) {
-    let mut state = BTreeMap::from([(META.to_owned(), Entry::new(META, meta(fleet()), 1))]);
+fn history(writes: &[(u8, Option<u8>)]) -> (Vec<Event>, Vec<BTreeMap<String, Stored>>) {
+    let mut state = BTreeMap::from([(META.to_owned(), stored(meta(fleet()), 1))]);
     let (mut events, mut states) = (Vec::new(), vec![BTreeMap::new(), state.clone()]);
     for (&(name, value), revision) in writes.iter().zip(2..) {
         let key = format!("drain/{name}");
@@ -30,7 +48,7 @@ fn history(writes: &[(u8, Option<u8>)]) -> (Vec<Event>, Vec<BTreeMap<String, Ent
                     },
                 )
                 .encode();
-                state.insert(key.clone(), Entry::new(&key, value.clone(), revision));
+                state.insert(key.clone(), stored(value.clone(), revision));
                 events.push(Event::Put {
                     key,
                     value,
@@ -65,10 +83,11 @@ proptest! {
             } else {
                 let from = has.saturating_sub(at % 5);
                 let to = (has + more).min(events.len());
-                copy.apply(events[from..to].to_vec()).unwrap();
+                copy.apply(&fleet(), events[from..to].to_vec()).unwrap();
             }
             let revision = usize::try_from(copy.revision()).unwrap();
-            prop_assert_eq!(copy.entries(), &states[revision]);
+            prop_assert_eq!(&held(&copy), &states[revision]);
+            prop_assert_eq!(copy.bytes, held(&copy).iter().map(|(k, s)| k.len() + s.value.len()).sum::<usize>());
             prop_assert_eq!(&Copy::from_text(&copy.to_text()).unwrap(), &copy);
         }
     }
@@ -79,14 +98,14 @@ fn a_copy_stays_when_the_fleet_is_gone_from_etcd_or_is_another_one() {
     let (events, states) = history(&[(1, Some(1)), (2, Some(2))]);
     let mut copy = Copy::default();
     copy.fill(&fleet(), 1, 1, states[1].clone()).unwrap();
-    assert_eq!(copy.apply(events).unwrap().len(), 2);
+    assert_eq!(copy.apply(&fleet(), events).unwrap().len(), 2);
     let before = copy.clone();
     assert_eq!(
         copy.fill(&fleet(), 1, 9, BTreeMap::new()),
         Err(Foreign::Missing)
     );
     let other = PublicKey::from_bytes([8; 32]);
-    let foreign = BTreeMap::from([(META.to_owned(), Entry::new(META, meta(other), 1))]);
+    let foreign = BTreeMap::from([(META.to_owned(), stored(meta(other), 1))]);
     assert_eq!(
         copy.fill(&fleet(), 1, 9, foreign),
         Err(Foreign::Other(other))
@@ -95,6 +114,105 @@ fn a_copy_stays_when_the_fleet_is_gone_from_etcd_or_is_another_one() {
         key: key.to_owned(),
         revision: 9,
     });
-    assert_eq!(copy.apply(gone.to_vec()), Err(Foreign::Missing));
+    assert_eq!(copy.apply(&fleet(), gone.to_vec()), Err(Foreign::Missing));
     assert_eq!(copy, before);
+}
+
+/// The events before that of `meta` may be of whoever has written it.
+#[test]
+fn events_that_bring_another_fleet_or_no_readable_one_change_nothing() {
+    let (events, states) = history(&[(1, Some(1))]);
+    let mut copy = Copy::default();
+    copy.fill(&fleet(), 1, 1, states[1].clone()).unwrap();
+    copy.apply(&fleet(), events).unwrap();
+    let before = copy.clone();
+    let other = PublicKey::from_bytes([8; 32]);
+    let Ok(Record::Meta(closed)) = Record::decode(META, &meta(fleet())) else {
+        panic!()
+    };
+    let closed = Record::Meta(Meta {
+        restoring: true,
+        ..closed
+    });
+    for (value, foreign) in [
+        (meta(other), Foreign::Other(other)),
+        (closed.encode(), Foreign::Restoring),
+        (
+            b"{\"v\":9}".to_vec(),
+            Foreign::Unreadable(Unreadable::Newer(9)),
+        ),
+    ] {
+        let delete = Event::Delete {
+            key: "drain/1".to_owned(),
+            revision: 8,
+        };
+        let put = Event::Put {
+            key: META.to_owned(),
+            value,
+            revision: 9,
+        };
+        assert_eq!(copy.apply(&fleet(), vec![delete, put]), Err(foreign));
+        assert_eq!(copy, before);
+    }
+    // One that the copy has already is no news.
+    let old = Event::Delete {
+        key: META.to_owned(),
+        revision: 1,
+    };
+    assert_eq!(copy.apply(&fleet(), vec![old]), Ok(Vec::new()));
+}
+
+#[test]
+fn a_claim_by_a_key_that_the_site_does_not_have_is_not_believed() {
+    let sign = |seed: u8, epoch: u64| {
+        let identity = ropewalk_transport::Identity::from_seed([seed; 32]).unwrap();
+        let (key, hub) = (identity.public_key(), PublicKey::from_bytes([4; 32]));
+        let signed = ropewalk_wire::Claim::signed(key.as_bytes(), epoch, hub.as_bytes());
+        Claim {
+            site: "boat".to_owned(),
+            key,
+            epoch,
+            hub,
+            signature: crate::record::Signature(identity.sign(&signed)),
+        }
+    };
+    let site = format!(
+        "{{\"v\":1,\"key\":\"{}\",\"slot\":0,\"enabled\":true}}",
+        sign(1, 1).key
+    );
+    let mut state = BTreeMap::from([
+        (META.to_owned(), stored(meta(fleet()), 1)),
+        ("site/boat".to_owned(), stored(site.into_bytes(), 1)),
+    ]);
+    let mut copy = Copy::default();
+    for (seed, believed) in [(1, 1), (2, 0)] {
+        let claim = Record::Claim(sign(seed, 7));
+        state.insert(claim.key(), stored(claim.encode(), 2));
+        copy.fill(&fleet(), 1, 2, state.clone()).unwrap();
+        assert_eq!(copy.claims().count(), believed);
+        assert_eq!(copy.unreadable().count(), 0);
+    }
+}
+
+#[test]
+fn a_file_with_one_other_byte_or_a_part_of_one_is_refused() {
+    let (_, states) = history(&[(1, Some(1))]);
+    let mut copy = Copy::default();
+    copy.fill(&fleet(), 1, 2, states[2].clone()).unwrap();
+    let text = copy.to_text();
+    assert!(text.is_ascii());
+    for at in 0..text.len() {
+        assert!(Copy::from_text(&text[..at]).is_err(), "{at}");
+    }
+    let other = text.replace("since\\\":1", "since\\\":2");
+    assert_ne!(other, text);
+    assert!(Copy::from_text(&other).unwrap_err().contains("digest"));
+}
+
+#[test]
+fn a_clock_that_was_set_back_makes_no_old_copy_new() {
+    let mut copy = Copy::default();
+    copy.was_complete(5_000);
+    copy.was_complete(1_000);
+    assert_eq!(copy.complete_at(), 1_000);
 }

@@ -19,6 +19,8 @@ pub mod trust;
 
 pub use copy::{Change, Copy};
 pub use plan::{Done, Refusal, Request, Terms};
-pub use record::{Claim, Drain, HubLease, Invitation, Joined, Meta, Pools, Record, Site};
-pub use store::{EtcdState, Fleet, Login, Options, Status, Tls, WriteError};
+pub use record::{
+    Claim, Drain, HubLease, Invitation, Joined, Meta, Pools, Record, Signature, Site,
+};
+pub use store::{EtcdState, Fleet, Login, Options, Status, Tls, Unqueued, WriteError};
 pub use trust::{FleetKey, HubCertificate, HubEntry, HubList};

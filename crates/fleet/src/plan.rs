@@ -1,10 +1,11 @@
 //! What each write checks and changes: from the records that it was planned from to one transaction of etcd.
 //!
-//! Invariant: a transaction names every record that it was planned from, with the revision or as absent. So of two
-//! writes that contradict each other, on whatever hubs, one is refused by etcd and planned anew.
+//! Invariant: a transaction names every record that it was planned from, with its value or as absent. So of two writes
+//! that contradict each other, on whatever hubs, one is refused by etcd and planned anew. Values are compared and no
+//! revisions: an etcd that was set back gives the same revisions to other values.
 //! A request that comes again changes nothing and has the same answer: an answer may be lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_config::egress::Allowed;
 use ropewalk_config::values::parse_name;
@@ -12,13 +13,16 @@ use ropewalk_transport::PublicKey;
 
 use crate::copy::{Copy, Entry};
 use crate::record::{
-    Claim, Drain, Invitation, Joined, META, Meta, Owner, Record, STATEMENT_BYTES_MAX, Site,
-    claim_key, drain_key, owner_key, site_key, slot_key,
+    Claim, Drain, Invitation, Joined, META, Meta, Owner, Record, Site, claim_key, drain_key,
+    owner_key, site_key, slot_key,
 };
 
 /// Among so many free slots the second attempt chooses, and each further attempt among 4 times as many. More make
 /// collisions of hubs rarer, fewer keep the addresses in use together.
 const SPREAD: u64 = 16;
+/// Most slots that were freed and are not given again while others are left. More keep the addresses of a revoked site
+/// unused for longer, during which a hub that cannot reach etcd serves that site on. Each is a record of some 100 bytes.
+pub const RESTING_MAX: usize = 1024;
 
 /// What a hub asks for. Times are seconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +112,11 @@ pub enum Refusal {
     /// No fleet.
     #[error("etcd has no state of this fleet: make one with `ropewalk fleet init`")]
     NoFleet,
+    /// Another fleet.
+    #[error(
+        "etcd has the state of another fleet, with key {0}: check the endpoints and the name of the fleet"
+    )]
+    OtherFleet(PublicKey),
     /// A backup is being written back.
     #[error(
         "a backup is being written back: repeat the command when `ropewalk fleet restore` has ended"
@@ -153,18 +162,39 @@ pub enum Refusal {
         /// The epoch that stands.
         epoch: u64,
     },
-    /// Too long.
-    #[error("a signed statement has {STATEMENT_BYTES_MAX} bytes at most")]
-    Long,
+    /// Not signed by a key of the site, or not for this epoch and this hub.
+    #[error("site {0} has not signed this claim with a key that it has now")]
+    Forged(String),
+}
+
+impl Refusal {
+    /// Whether the state as a whole is closed, or is none of this fleet's: another time the request may succeed.
+    #[must_use]
+    pub const fn is_of_state(&self) -> bool {
+        match self {
+            Self::NoFleet | Self::OtherFleet(_) | Self::Restoring | Self::Unreadable(..) => true,
+            Self::Name(_)
+            | Self::NameTaken(_)
+            | Self::NoSite(_)
+            | Self::KeyTaken(_)
+            | Self::Full(_)
+            | Self::Revoked
+            | Self::Disabled(_)
+            | Self::Used(_)
+            | Self::Ended(_)
+            | Self::Older { .. }
+            | Self::Forged(_) => false,
+        }
+    }
 }
 
 /// What must hold for a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// The key has no record.
     Absent,
-    /// The record is the one that this revision wrote.
-    At(i64),
+    /// The record has this value.
+    Is(Vec<u8>),
 }
 
 /// A change of a transaction. Keys are without the prefix of the fleet.
@@ -187,15 +217,20 @@ pub struct Transaction {
     pub done: Done,
 }
 
-/// The records that a write is planned from: those that were read for it, and the copy for choosing a free slot.
+/// The records that a write is planned from.
 #[derive(Debug)]
 pub struct View<'a> {
+    /// Public key of the fleet: a state with another one is not written to.
+    pub fleet: &'a PublicKey,
     /// The copy, which may be old.
     pub copy: &'a Copy,
+    /// Whether the copy stands for keys that were not read. A transaction that is planned so is refused by etcd if the
+    /// copy is old. A refusal that is planned so, or that nothing is to be changed, may be wrong.
+    pub from_copy: bool,
     /// What etcd has for the keys that were asked for.
     pub fresh: &'a BTreeMap<String, Option<Entry>>,
-    /// Slots that turned out to be taken.
-    pub taken: &'a [u32],
+    /// Slots that turned out to be taken, or that other writes of this hub ask for now.
+    pub taken: &'a BTreeSet<u32>,
     /// Which attempt this is, from 0.
     pub attempt: u32,
     /// A random number.
@@ -214,6 +249,13 @@ pub enum Unplanned {
 impl From<Refusal> for Unplanned {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
+    }
+}
+
+fn owner_of(site: &str) -> Owner {
+    Owner {
+        site: site.to_owned(),
+        freed: false,
     }
 }
 
@@ -271,8 +313,10 @@ impl Request {
 impl Plan<'_> {
     /// The record of a key, on which the transaction then depends.
     fn get(&mut self, key: String) -> Result<Option<Record>, Unplanned> {
-        let Some(entry) = self.view.fresh.get(&key) else {
-            return Err(Unplanned::Read(key));
+        let entry = match self.view.fresh.get(&key) {
+            Some(entry) => entry.as_ref(),
+            None if self.view.from_copy => self.view.copy.entries().get(&key),
+            None => return Err(Unplanned::Read(key)),
         };
         let Some(entry) = entry else {
             self.expect.insert(key, Expect::Absent);
@@ -280,12 +324,15 @@ impl Plan<'_> {
         };
         let record = entry.record.clone();
         let record = record.map_err(|why| Refusal::Unreadable(key.clone(), why))?;
-        self.expect.insert(key, Expect::At(entry.revision));
+        self.expect.insert(key, Expect::Is(entry.value.clone()));
         Ok(Some(record))
     }
 
     fn meta(&mut self) -> Result<Meta, Unplanned> {
         match self.get(META.to_owned())? {
+            Some(Record::Meta(meta)) if meta.fleet != *self.view.fleet => {
+                Err(Refusal::OtherFleet(meta.fleet).into())
+            }
             Some(Record::Meta(meta)) if meta.restoring => Err(Refusal::Restoring.into()),
             Some(Record::Meta(meta)) => Ok(meta),
             _ => Err(Refusal::NoFleet.into()),
@@ -302,7 +349,7 @@ impl Plan<'_> {
 
     fn owner(&mut self, key: &PublicKey) -> Result<Option<String>, Unplanned> {
         match self.get(owner_key(key))? {
-            Some(Record::Key(_, Owner { site })) => Ok(Some(site)),
+            Some(Record::Key(_, Owner { site, .. })) => Ok(Some(site)),
             _ => Ok(None),
         }
     }
@@ -315,10 +362,8 @@ impl Plan<'_> {
         if let Some(owner) = self.owner(&key)? {
             return Err(Refusal::KeyTaken(format!("site {owner}")).into());
         }
-        let owner = Owner {
-            site: site.to_owned(),
-        };
-        self.writes.push(Write::Put(Record::Key(key, owner)));
+        self.writes
+            .push(Write::Put(Record::Key(key, owner_of(site))));
         Ok(())
     }
 
@@ -374,11 +419,9 @@ impl Plan<'_> {
         let capacity = meta.pools.capacity();
         let slot = self.free_slot(capacity).ok_or(Refusal::Full(capacity))?;
         let blocks = meta.pools.blocks(slot).ok_or(Refusal::Full(capacity))?;
-        self.expect.insert(slot_key(slot), Expect::Absent);
-        let owner = Owner {
-            site: name.to_owned(),
-        };
-        self.writes.push(Write::Put(Record::Slot(slot, owner)));
+        self.take_slot(slot)?;
+        self.writes
+            .push(Write::Put(Record::Slot(slot, owner_of(name))));
         Ok(Site {
             name: name.to_owned(),
             key: None,
@@ -395,7 +438,30 @@ impl Plan<'_> {
         })
     }
 
-    /// The first free slot, and after a collision with another hub one of the first free ones by chance.
+    /// Makes the transaction depend on the slot being free.
+    fn take_slot(&mut self, slot: u32) -> Result<(), Unplanned> {
+        let key = slot_key(slot);
+        // One without a record need not be read: etcd refuses the transaction if it has one.
+        let expected = if self.view.copy.used_slots().contains(&slot) {
+            self.get(key.clone())?
+        } else {
+            None
+        };
+        match expected {
+            None | Some(Record::Slot(_, Owner { freed: true, .. })) => {}
+            // Another hub has it by now: expecting no record, etcd says so, and the next attempt has another slot.
+            Some(_) => {
+                self.expect.insert(key, Expect::Absent);
+                return Ok(());
+            }
+        }
+        self.expect.entry(key).or_insert(Expect::Absent);
+        Ok(())
+    }
+
+    /// The first free slot, and after a collision with another hub one of the first free ones by chance. Those that
+    /// no site has had come first while fewer than [`RESTING_MAX`] rest, and then those that were freed, the longest
+    /// free first.
     fn free_slot(&self, capacity: u32) -> Option<u32> {
         let View {
             copy,
@@ -404,18 +470,26 @@ impl Plan<'_> {
             draw,
             ..
         } = *self.view;
-        let mut used = copy.slots().peekable();
-        let free = (0..capacity).filter(|slot| {
-            while used.peek().is_some_and(|used| used < slot) {
+        let mut used = copy.used_slots().iter().peekable();
+        let unused = (0..capacity).filter(|slot| {
+            while used.peek().is_some_and(|used| *used < slot) {
                 used.next();
             }
-            used.peek() != Some(slot) && !taken.contains(slot)
+            used.peek() != Some(&slot) && !taken.contains(slot)
+        });
+        let rested = copy.freed_slots().iter().map(|(_, slot)| *slot);
+        let rested = rested.filter(|slot| *slot < capacity && !taken.contains(slot));
+        let unused = unused.take(if copy.freed_slots().len() < RESTING_MAX {
+            usize::MAX
+        } else {
+            0
         });
         let among = match attempt {
             0 => 1,
             attempt => SPREAD << (2 * (attempt - 1)).min(16),
         };
-        let some: Vec<u32> = free
+        let some: Vec<u32> = unused
+            .chain(rested)
             .take(usize::try_from(among).unwrap_or(usize::MAX))
             .collect();
         let index = draw.checked_rem(some.len() as u64)?;
@@ -477,10 +551,8 @@ impl Plan<'_> {
         {
             site.next_key = None;
             self.put_site(site);
-            let owner = Owner {
-                site: name.to_owned(),
-            };
-            self.writes.push(Write::Put(Record::Key(key, owner)));
+            self.writes
+                .push(Write::Put(Record::Key(key, owner_of(name))));
             return Ok(());
         }
         self.take_key(meta, key, name)
@@ -504,7 +576,12 @@ impl Plan<'_> {
             .site(name)?
             .ok_or_else(|| Refusal::NoSite(name.to_owned()))?;
         let keys: Vec<_> = site.keys().map(|key| owner_key(&key)).collect();
-        let rest = [site_key(name), slot_key(site.slot), claim_key(name)];
+        let freed = Owner {
+            site: name.to_owned(),
+            freed: true,
+        };
+        self.writes.push(Write::Put(Record::Slot(site.slot, freed)));
+        let rest = [site_key(name), claim_key(name)];
         self.writes
             .extend(keys.into_iter().chain(rest).map(Write::Delete));
         Ok(Done::Site(Box::new(site)))
@@ -525,11 +602,12 @@ impl Plan<'_> {
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Done, Unplanned> {
-        if claim.statement.len() > STATEMENT_BYTES_MAX {
-            return Err(Refusal::Long.into());
+        let site = self.site(&claim.site)?;
+        let site = site.ok_or_else(|| Refusal::NoSite(claim.site.clone()))?;
+        let own = [site.key, site.next_key].contains(&Some(claim.key));
+        if !own || !claim.is_genuine() {
+            return Err(Refusal::Forged(claim.site.clone()).into());
         }
-        self.site(&claim.site)?
-            .ok_or_else(|| Refusal::NoSite(claim.site.clone()))?;
         match self.get(claim_key(&claim.site))? {
             Some(Record::Claim(former)) if former == *claim => {}
             Some(Record::Claim(former)) if former.epoch >= claim.epoch => {

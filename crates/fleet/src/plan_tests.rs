@@ -27,9 +27,12 @@ impl Etcd {
             pools,
             restoring: false,
         };
-        let entry = Entry::new(META, Record::Meta(meta).encode(), 1);
+        let stored = crate::copy::Stored {
+            value: Record::Meta(meta).encode(),
+            revision: 1,
+        };
         let mut copy = Copy::default();
-        copy.fill(&key(255), 1, 1, BTreeMap::from([(META.to_owned(), entry)]))
+        copy.fill(&key(255), 1, 1, BTreeMap::from([(META.to_owned(), stored)]))
             .unwrap();
         Self(copy, 1)
     }
@@ -44,9 +47,11 @@ impl Etcd {
         let mut fresh = BTreeMap::new();
         loop {
             let view = View {
+                fleet: &key(255),
                 copy: stale,
+                from_copy: false,
                 fresh: &fresh,
-                taken,
+                taken: &taken.iter().copied().collect(),
                 attempt,
                 draw: 5,
             };
@@ -64,11 +69,7 @@ impl Etcd {
     fn commit(&mut self, transaction: &Transaction) -> bool {
         let holds = transaction.expect.iter().all(|(key, expect)| match expect {
             Expect::Absent => !self.0.entries().contains_key(key),
-            Expect::At(revision) => self
-                .0
-                .entries()
-                .get(key)
-                .is_some_and(|e| e.revision == *revision),
+            Expect::Is(value) => self.0.entries().get(key).is_some_and(|e| e.value == *value),
         });
         if holds {
             self.1 += 1;
@@ -84,7 +85,7 @@ impl Etcd {
                     revision,
                 },
             });
-            self.0.apply(events.collect()).unwrap();
+            self.0.apply(&key(255), events.collect()).unwrap();
         }
         holds
     }
@@ -170,22 +171,113 @@ fn who_proves_a_key_gets_it_from_a_site_that_only_asked_for_it() {
     assert_eq!(etcd.0.site("van").unwrap().next_key, None);
 }
 
+fn signed(site: &ropewalk_transport::Identity, epoch: u64) -> Claim {
+    let (own, hub) = (site.public_key(), key(77));
+    let signed = ropewalk_wire::Claim::signed(own.as_bytes(), epoch, hub.as_bytes());
+    Claim {
+        site: "van".to_owned(),
+        key: own,
+        epoch,
+        hub,
+        signature: crate::record::Signature(site.sign(&signed)),
+    }
+}
+
+#[test]
+fn a_state_of_another_fleet_is_not_written_to() {
+    let etcd = Etcd::new();
+    let taken = BTreeSet::new();
+    let view = View {
+        fleet: &key(254),
+        copy: &etcd.0,
+        from_copy: true,
+        fresh: &BTreeMap::new(),
+        taken: &taken,
+        attempt: 0,
+        draw: 0,
+    };
+    assert_eq!(
+        add("van", 3).plan(&view),
+        Err(Refusal::OtherFleet(key(255)).into())
+    );
+}
+
+/// A hub that cannot reach etcd serves a revoked site on, with its addresses.
+#[test]
+fn the_slot_of_a_revoked_site_is_the_last_to_be_given_again() {
+    let mut etcd = Etcd::new();
+    let add = |name: &str, number| add(name, number);
+    let slot = |done: Done| match done {
+        Done::Site(site) => site.slot,
+        Done::Nothing => panic!(),
+    };
+    let revoke = |name: &str| Request::Revoke {
+        name: name.to_owned(),
+    };
+    for (name, number) in [("a", 1), ("b", 2)] {
+        etcd.write(&add(name, number)).unwrap();
+    }
+    for name in ["b", "a"] {
+        etcd.write(&revoke(name)).unwrap();
+    }
+    // 15 blocks of ports: 13 have had no site, then slot 1 has been free for longest.
+    let slots: Vec<u32> = (0..15)
+        .map(|n| slot(etcd.write(&add(&format!("s{n}"), 10 + n)).unwrap()))
+        .collect();
+    assert_eq!(slots, (2..15).chain([1, 0]).collect::<Vec<_>>());
+    assert_eq!(etcd.write(&add("more", 99)), Err(Refusal::Full(15)));
+    // Two hubs want the same freed slot.
+    etcd.write(&revoke("s3")).unwrap();
+    let [first, second] = [("c", 60), ("d", 61)]
+        .map(|(name, number)| etcd.plan(&add(name, number), &etcd.0, &[], 0).unwrap());
+    assert!(etcd.commit(&first) && !etcd.commit(&second));
+}
+
+/// Etcd was set back: the same revisions wrote other values.
+#[test]
+fn a_transaction_depends_on_values_and_not_on_revisions() {
+    let mut etcd = Etcd::new();
+    etcd.write(&add("van", 3)).unwrap();
+    let mut other = Etcd::new();
+    other.write(&add("van", 4)).unwrap();
+    let request = Request::Enable {
+        name: "van".to_owned(),
+        enabled: false,
+    };
+    let planned = etcd.plan(&request, &etcd.0, &[], 0).unwrap();
+    assert!(!other.commit(&planned));
+}
+
 #[test]
 fn a_changed_key_ends_the_former_one_and_a_revoked_site_leaves_nothing() {
     let mut etcd = Etcd::new();
     etcd.write(&add("van", 3)).unwrap();
-    etcd.write(&enrol(3, 4, true, 10)).unwrap();
-    etcd.write(&Request::Confirm { next: key(4) }).unwrap();
-    assert!(etcd.0.site_of(&key(3)).is_none() && etcd.0.site_of(&key(4)).is_some());
-    let claim = |epoch| {
-        Request::Claim(Claim {
-            site: "van".to_owned(),
-            epoch,
-            statement: vec![1],
-        })
+    let own = ropewalk_transport::Identity::from_seed([4; 32]).unwrap();
+    let next = own.public_key();
+    let change = Request::Enrol {
+        by: key(3),
+        key: next,
+        proved: true,
+        now: 10,
     };
+    etcd.write(&change).unwrap();
+    etcd.write(&Request::Confirm { next }).unwrap();
+    assert!(etcd.0.site_of(&key(3)).is_none() && etcd.0.site_of(&next).is_some());
+    let claim = |epoch| Request::Claim(signed(&own, epoch));
     etcd.write(&claim(2)).unwrap();
     etcd.write(&claim(2)).unwrap();
+    // The epoch is not what the site has signed, and the key is not the site's.
+    let other = ropewalk_transport::Identity::from_seed([5; 32]).unwrap();
+    let later = Claim {
+        epoch: 9,
+        ..signed(&own, 3)
+    };
+    for forged in [later, signed(&other, 3)] {
+        assert_eq!(
+            etcd.write(&Request::Claim(forged)),
+            Err(Refusal::Forged("van".to_owned()))
+        );
+    }
     assert_eq!(
         etcd.write(&claim(1)),
         Err(Refusal::Older {
@@ -197,7 +289,9 @@ fn a_changed_key_ends_the_former_one_and_a_revoked_site_leaves_nothing() {
         name: "van".to_owned(),
     })
     .unwrap();
-    assert_eq!(etcd.0.entries().len(), 1, "{:?}", etcd.0.entries().keys());
+    let keys: Vec<_> = etcd.0.entries().keys().collect();
+    assert_eq!(keys, [META, "slot/00000000"]);
+    assert_eq!(etcd.0.slots().count(), 0);
 }
 
 proptest! {

@@ -6,13 +6,13 @@
 //! |---|---|---|
 //! | `meta` | [`Meta`]: public key of the fleet, pools | `fleet init`, `fleet restore` |
 //! | `site/NAME` | [`Site`]: keys, blocks, rules, invitation | every hub |
-//! | `slot/00000000` (hexadecimal) | [`Owner`]: the site that has the blocks with this number | with the site |
+//! | `slot/00000000` (hexadecimal) | [`Owner`]: the site that has the blocks with this number, or had them last | with the site |
 //! | `key/BASE64` | [`Owner`]: the site whose key, next key or invitation this is | with the site |
 //! | `hub/ID` | [`HubLease`], under a lease of etcd: gone when the hub is | that hub |
 //! | `drain/ID` | [`Drain`]: sites shall leave this hub | every hub |
 //! | `claim/NAME` | [`Claim`]: which hub serves the site, as the site has signed it | the hub that serves it |
 //!
-//! Invariant: a slot or a key has one site. Only a transaction that finds its key absent makes it. All blocks of a site
+//! Invariant: a slot or a key has one site. Only a transaction that finds its key absent, or a slot freed, makes it. All blocks of a site
 //! follow from its slot and the pools, so a block is never given twice.
 //!
 //! Values are JSON with a version `v`. An operator reads them with `etcdctl`, and unknown fields do not matter to an
@@ -20,6 +20,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use ipnet::{Ipv4Net, Ipv6Net};
 use ropewalk_config::egress::Allowed;
 use ropewalk_config::values::parse_name;
@@ -33,8 +35,6 @@ use crate::trust::HubCertificate;
 pub const VERSION: u32 = 1;
 /// Largest value that is read, bytes. Larger ones are no records of ours: a site with 64 rules takes 6 kB.
 pub const VALUE_BYTES_MAX: usize = 1 << 16;
-/// Most bytes of a signed statement. The session's statements take some 150 bytes.
-pub const STATEMENT_BYTES_MAX: usize = 1024;
 /// Most addresses of a hub.
 pub const ADDRESSES_MAX: usize = 16;
 /// Most shared addresses of a fleet.
@@ -377,6 +377,10 @@ pub struct Joined {
 pub struct Owner {
     /// Name of the site.
     pub site: String,
+    /// Of a slot: the site is gone. A hub that cannot reach etcd may serve it on, so the slot is given again only after
+    /// others ([`crate::plan::RESTING_MAX`]).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub freed: bool,
 }
 
 /// A hub that is there.
@@ -385,7 +389,8 @@ pub struct HubLease {
     /// Unique name: the end of the record's key.
     #[serde(skip)]
     pub id: String,
-    /// Its key, addresses, region and end, signed by the fleet's key.
+    /// Its name, key, addresses, region and end, signed by the fleet's key. Whoever uses them calls
+    /// [`HubCertificate::verify`]; of a record that was read only the name is checked.
     pub certificate: HubCertificate,
     /// Sites that it serves now.
     pub sites: u32,
@@ -400,32 +405,52 @@ pub struct Drain {
     pub since: u64,
 }
 
-/// Which hub serves a site.
+/// Which hub serves a site, as the site has signed it.
+///
+/// The record has no epoch beside the signed one, so the two cannot differ. [`Record::decode`] takes no claim whose
+/// signature is wrong, and [`crate::Copy::claims`] gives only those by a key that the site has now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// Name of the site: the end of the record's key.
     #[serde(skip)]
     pub site: String,
-    /// Grows with each move.
+    /// Key of the site, which has signed.
+    pub key: PublicKey,
+    /// Grows with each move of the site.
     pub epoch: u64,
-    /// What the site has signed. Whoever uses it checks it.
-    #[serde(with = "bytes_as_base64")]
-    pub statement: Vec<u8>,
+    /// Key of the hub that serves the site.
+    pub hub: PublicKey,
+    /// Signature by `key` over [`ropewalk_wire::Claim::signed`].
+    pub signature: Signature,
 }
 
-mod bytes_as_base64 {
-    use super::{Deserialize, Deserializer, Serializer};
-    use base64::Engine;
-    use base64::engine::general_purpose::STANDARD;
-    use serde::de::Error as _;
-
-    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&STANDARD.encode(bytes))
+impl Claim {
+    /// Whether the holder of `key` has signed it. This computes a signature check: some 50 µs.
+    #[must_use]
+    pub fn is_genuine(&self) -> bool {
+        let (key, hub) = (self.key.as_bytes(), self.hub.as_bytes());
+        let signed = ropewalk_wire::Claim::signed(key, self.epoch, hub);
+        self.key.has_signed(&signed, &self.signature.0)
     }
+}
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+/// An Ed25519 signature (RFC 8032), base64 in records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signature(pub [u8; 64]);
+
+impl Serialize for Signature {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Signature {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        STANDARD.decode(text).map_err(D::Error::custom)
+        let bytes = STANDARD.decode(text).map_err(D::Error::custom)?;
+        let bytes = <[u8; 64]>::try_from(bytes);
+        let bytes = bytes.map_err(|_| D::Error::custom("a signature has 64 bytes"))?;
+        Ok(Self(bytes))
     }
 }
 
@@ -506,7 +531,10 @@ impl Record {
             return Err(Unreadable::Value(format!("{} bytes", value.len())));
         }
         if key == META {
-            return decode(value).map(Self::Meta);
+            let meta: Meta = decode(value)?;
+            // Blocks are computed from pools: those that do not fit have none.
+            meta.pools.check().map_err(Unreadable::Value)?;
+            return Ok(Self::Meta(meta));
         }
         let (kind, rest) = key.split_once('/').ok_or(Unreadable::Key)?;
         let named = || parse_name(rest).map_err(|_| Unreadable::Key);
@@ -533,14 +561,20 @@ impl Record {
             "hub" => {
                 let id = named()?;
                 let hub: HubLease = decode(value)?;
+                if hub.certificate.hub.id != id {
+                    let other = &hub.certificate.hub.id;
+                    let why = format!("the certificate is one of hub {other:?}");
+                    return Err(Unreadable::Value(why));
+                }
                 Ok(Self::Hub(Box::new(HubLease { id, ..hub })))
             }
             "drain" => Ok(Self::Drain(named()?, decode(value)?)),
             "claim" => {
                 let site = named()?;
                 let claim: Claim = decode(value)?;
-                if claim.statement.len() > STATEMENT_BYTES_MAX {
-                    return Err(Unreadable::Value("the statement is too long".to_owned()));
+                if !claim.is_genuine() {
+                    let why = "the site has not signed this claim".to_owned();
+                    return Err(Unreadable::Value(why));
                 }
                 Ok(Self::Claim(Claim { site, ..claim }))
             }
@@ -659,6 +693,63 @@ mod tests {
             .unwrap_err()
             .contains("give both")
         );
+    }
+
+    #[test]
+    fn a_claim_that_the_site_has_not_signed_and_pools_that_do_not_fit_are_no_records() {
+        let site = ropewalk_transport::Identity::from_seed([3; 32]).unwrap();
+        let (key, hub) = (site.public_key(), PublicKey::from_bytes([4; 32]));
+        let signed = ropewalk_wire::Claim::signed(key.as_bytes(), 5, hub.as_bytes());
+        let claim = Claim {
+            site: "boat".to_owned(),
+            key,
+            epoch: 5,
+            hub,
+            signature: Signature(site.sign(&signed)),
+        };
+        let read =
+            |claim: &Claim| Record::decode("claim/boat", &Record::Claim(claim.clone()).encode());
+        assert_eq!(read(&claim), Ok(Record::Claim(claim.clone())));
+        let later = Claim { epoch: 6, ..claim };
+        assert!(matches!(read(&later), Err(Unreadable::Value(_))));
+        // A block longer than an address: its shift has no result.
+        let pools = Pools {
+            ipv4_block: 40,
+            ..pools()
+        };
+        let meta = Record::Meta(Meta {
+            fleet: hub,
+            pools,
+            restoring: false,
+        });
+        assert!(matches!(
+            Record::decode(META, &meta.encode()),
+            Err(Unreadable::Value(_))
+        ));
+    }
+
+    #[test]
+    fn the_record_of_a_hub_has_the_name_of_its_certificate() {
+        let key = crate::FleetKey::new(ropewalk_transport::Identity::from_seed([1; 32]).unwrap());
+        let entry = crate::trust::HubEntry {
+            id: "a".to_owned(),
+            key: key.public_key(),
+            addresses: Vec::new(),
+            region: String::new(),
+            until: 1,
+        };
+        let hub = HubLease {
+            id: "b".to_owned(),
+            certificate: key.certify(entry),
+            sites: 0,
+            load_percent: 0,
+        };
+        let value = Record::Hub(Box::new(hub)).encode();
+        assert!(Record::decode("hub/a", &value).is_ok());
+        assert!(matches!(
+            Record::decode("hub/b", &value),
+            Err(Unreadable::Value(_))
+        ));
     }
 
     #[test]

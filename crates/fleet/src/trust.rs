@@ -3,26 +3,32 @@
 //! Sites pin the public key of the fleet. The fleet's key certifies the key of a hub for a short time, so a stolen key of
 //! a hub is worth little soon. The private half of the fleet's key need not be on any hub.
 //!
-//! Invariant: every signature begins with words that say what is signed, so none can be taken for another.
+//! What is signed are bytes with one encoding ([`HubEntry`] and [`HubList`] say which), whatever text carries the values.
+//! All numbers are big-endian. A text or a block is its length in bytes as a `u32`, and then its bytes.
+//!
+//! Invariant: every signature begins with words that say what is signed, and the number of the encoding, so none can be
+//! taken for another. Different values have different bytes: every field has a fixed length or says its length.
 //! Source: RFC 8032.
 
 use std::net::SocketAddr;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use ropewalk_crypto::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use ropewalk_transport::{Identity, PublicKey};
 use serde::{Deserialize, Serialize};
 
-use crate::record::addresses;
+use crate::record::{Signature, addresses};
 
 /// Longest life of a certificate, seconds: a day. Shorter ones are safer, longer ones outlast a longer absence of the
 /// fleet's key.
 pub const LIFE_SECONDS_MAX: u64 = 86_400;
+/// So far the clock of the signer may be ahead of the reader's, seconds. More forgives worse clocks, and lets what is
+/// signed last that much longer.
+pub const CLOCK_SECONDS: u64 = 300;
 /// Most hubs of a list.
 pub const HUBS_MAX: usize = 64;
 const HUB: &[u8] = b"ropewalk certificate of a hub\0";
 const LIST: &[u8] = b"ropewalk list of hubs\0";
+/// Number of the encoding of what is signed.
+const ENCODING: u8 = 1;
 
 /// Why a certificate or a list is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +42,9 @@ pub enum Distrust {
     /// It would last too long.
     #[error("it ends more than {LIFE_SECONDS_MAX} s from now: check the clocks")]
     TooLong,
+    /// More than a list holds.
+    #[error("a list has {HUBS_MAX} hubs at most, this has {0}")]
+    TooMany(usize),
 }
 
 /// The private key of a fleet.
@@ -58,35 +67,27 @@ impl FleetKey {
     /// Certifies a hub until `hub.until`.
     #[must_use]
     pub fn certify(&self, hub: HubEntry) -> HubCertificate {
-        let signature = self.sign(HUB, &signed(&hub));
+        let signature = Signature(self.0.sign(&hub.signed()));
         HubCertificate { hub, signature }
     }
 
-    /// Signs the list of the fleet's hubs.
+    /// Signs the list of the fleet's hubs: [`HUBS_MAX`] at most, or nobody takes it.
     #[must_use]
     pub fn list(&self, number: u64, until: u64, hubs: Vec<HubCertificate>) -> HubList {
         let mut list = HubList {
             number,
             until,
             hubs,
-            signature: String::new(),
+            signature: Signature([0; 64]),
         };
-        list.signature = self.sign(LIST, &list.signed());
+        list.signature = Signature(self.0.sign(&list.signed()));
         list
-    }
-
-    fn sign(&self, purpose: &[u8], message: &[u8]) -> String {
-        let text = self.0.to_seed_base64();
-        let seed =
-            zeroize::Zeroizing::new(STANDARD.decode(text.as_bytes()).expect("base64 of a seed"));
-        let pair =
-            Ed25519KeyPair::from_seed_unchecked(&seed).expect("a seed that was taken before");
-        debug_assert_eq!(pair.public_key().as_ref(), self.public_key().as_bytes());
-        STANDARD.encode(pair.sign(&[purpose, message].concat()).as_ref())
     }
 }
 
-/// What is certified of a hub.
+/// What is certified of a hub. The signed bytes are: the words `ropewalk certificate of a hub` and a zero byte; the
+/// number of the encoding, 1, one byte; the name, a text; the key, 32 bytes; the number of addresses, `u32`; each address:
+/// 4 and 4 bytes, or 6, 16 bytes and the scope as `u32`, and the port as `u16`; the region, a text; the end, `u64`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubEntry {
     /// Name of the hub in the fleet.
@@ -102,12 +103,48 @@ pub struct HubEntry {
     pub until: u64,
 }
 
+impl HubEntry {
+    fn signed(&self) -> Vec<u8> {
+        let mut out = [HUB, &[ENCODING]].concat();
+        block(self.id.as_bytes(), &mut out);
+        out.extend_from_slice(self.key.as_bytes());
+        count(self.addresses.len(), &mut out);
+        for address in &self.addresses {
+            match address {
+                SocketAddr::V4(v4) => {
+                    out.push(4);
+                    out.extend_from_slice(&v4.ip().octets());
+                }
+                SocketAddr::V6(v6) => {
+                    out.push(6);
+                    out.extend_from_slice(&v6.ip().octets());
+                    out.extend_from_slice(&v6.scope_id().to_be_bytes());
+                }
+            }
+            out.extend_from_slice(&address.port().to_be_bytes());
+        }
+        block(self.region.as_bytes(), &mut out);
+        out.extend_from_slice(&self.until.to_be_bytes());
+        out
+    }
+}
+
+/// The length of something in memory, which has fewer than 2^32 parts or was not read from anywhere.
+fn count(length: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+}
+
+fn block(bytes: &[u8], out: &mut Vec<u8>) {
+    count(bytes.len(), out);
+    out.extend_from_slice(bytes);
+}
+
 /// That a key is one of a hub of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubCertificate {
     /// What is certified.
     pub hub: HubEntry,
-    signature: String,
+    signature: Signature,
 }
 
 impl HubCertificate {
@@ -116,13 +153,16 @@ impl HubCertificate {
     /// # Errors
     /// Why not.
     pub fn verify(&self, fleet: &PublicKey, now: u64) -> Result<&HubEntry, Distrust> {
-        check(fleet, HUB, &signed(&self.hub), &self.signature)?;
+        check(fleet, &self.hub.signed(), &self.signature)?;
         lasts(self.hub.until, now)?;
         Ok(&self.hub)
     }
 }
 
-/// The hubs of a fleet, for tokens and for sites that are connected.
+/// The hubs of a fleet, for tokens and for sites that are connected. The signed bytes are: the words
+/// `ropewalk list of hubs` and a zero byte; the number of the encoding, 1, one byte; the number of the list, `u64`; its
+/// end, `u64`; the number of hubs, `u32`; of each hub the signed bytes of its certificate, a block, and the signature of
+/// the certificate, 64 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubList {
     /// Grows with each list: a site takes no older one than it has.
@@ -131,7 +171,7 @@ pub struct HubList {
     pub until: u64,
     /// The hubs.
     pub hubs: Vec<HubCertificate>,
-    signature: String,
+    signature: Signature,
 }
 
 impl HubList {
@@ -140,42 +180,41 @@ impl HubList {
     /// # Errors
     /// Why the list is not taken.
     pub fn verify(&self, fleet: &PublicKey, now: u64) -> Result<Vec<&HubEntry>, Distrust> {
-        check(fleet, LIST, &self.signed(), &self.signature)?;
+        if self.hubs.len() > HUBS_MAX {
+            return Err(Distrust::TooMany(self.hubs.len()));
+        }
+        check(fleet, &self.signed(), &self.signature)?;
         lasts(self.until, now)?;
-        let hubs = self.hubs.iter().take(HUBS_MAX);
+        let hubs = self.hubs.iter();
         Ok(hubs.filter_map(|hub| hub.verify(fleet, now).ok()).collect())
     }
 
     fn signed(&self) -> Vec<u8> {
-        signed(&(self.number, self.until, &self.hubs))
+        let mut out = [LIST, &[ENCODING]].concat();
+        out.extend_from_slice(&self.number.to_be_bytes());
+        out.extend_from_slice(&self.until.to_be_bytes());
+        count(self.hubs.len(), &mut out);
+        for certificate in &self.hubs {
+            block(&certificate.hub.signed(), &mut out);
+            out.extend_from_slice(&certificate.signature.0);
+        }
+        out
     }
 }
 
-/// The bytes that are signed: JSON, whose fields have one order in this program. They are encoded again from what was
-/// read, so a value that reads alike verifies alike.
-fn signed<T: Serialize>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).expect("entries have text keys only")
-}
-
-fn check(
-    fleet: &PublicKey,
-    purpose: &[u8],
-    message: &[u8],
-    signature: &str,
-) -> Result<(), Distrust> {
-    let signature = STANDARD
-        .decode(signature)
-        .map_err(|_| Distrust::Signature)?;
-    let key = UnparsedPublicKey::new(&ED25519, fleet.as_bytes());
-    key.verify(&[purpose, message].concat(), &signature)
-        .map_err(|_| Distrust::Signature)
+fn check(fleet: &PublicKey, message: &[u8], signature: &Signature) -> Result<(), Distrust> {
+    if fleet.has_signed(message, &signature.0) {
+        Ok(())
+    } else {
+        Err(Distrust::Signature)
+    }
 }
 
 const fn lasts(until: u64, now: u64) -> Result<(), Distrust> {
     if until <= now {
         return Err(Distrust::Ended(now - until));
     }
-    if until - now > LIFE_SECONDS_MAX {
+    if until - now > LIFE_SECONDS_MAX + CLOCK_SECONDS {
         return Err(Distrust::TooLong);
     }
     Ok(())
@@ -221,7 +260,7 @@ mod tests {
             changed.verify(&fleet.public_key(), 1_000),
             Err(Distrust::Signature)
         );
-        let long = fleet.certify(entry(1_001 + LIFE_SECONDS_MAX));
+        let long = fleet.certify(entry(1_001 + LIFE_SECONDS_MAX + CLOCK_SECONDS));
         assert_eq!(
             long.verify(&fleet.public_key(), 1_000),
             Err(Distrust::TooLong)
@@ -250,5 +289,66 @@ mod tests {
             cut.verify(&fleet.public_key(), 1_500),
             Err(Distrust::Signature)
         );
+    }
+
+    /// The bytes are those that the documentation says, and none of a library for JSON.
+    #[test]
+    fn what_is_signed_has_one_encoding_that_does_not_depend_on_the_text() {
+        let fleet = key(1);
+        let hub = HubEntry {
+            addresses: vec![
+                "192.0.2.1:4433".parse().unwrap(),
+                "[fe80::1%7]:9".parse().unwrap(),
+            ],
+            ..entry(2_000)
+        };
+        let mut bytes = b"ropewalk certificate of a hub\0\x01\0\0\0\x01a".to_vec();
+        bytes.extend_from_slice(key(9).public_key().as_bytes());
+        bytes.extend_from_slice(b"\0\0\0\x02\x04\xc0\0\x02\x01\x11\x51\x06\xfe\x80");
+        bytes.extend_from_slice(&[0; 13]);
+        bytes.extend_from_slice(b"\x01\0\0\0\x07\0\x09\0\0\0\x05north\0\0\0\0\0\0\x07\xd0");
+        let certificate = fleet.certify(hub);
+        assert!(
+            fleet
+                .public_key()
+                .has_signed(&bytes, &certificate.signature.0)
+        );
+        // Another order of fields and other spaces are the same certificate.
+        let value: serde_json::Value =
+            serde_json::from_str(&serde_json::to_string(&certificate).unwrap()).unwrap();
+        let read: HubCertificate =
+            serde_json::from_str(&serde_json::to_string_pretty(&value).unwrap()).unwrap();
+        assert_eq!(
+            read.verify(&fleet.public_key(), 1_000),
+            Ok(&certificate.hub)
+        );
+        // What moves from one field to the next is another message.
+        let moved = HubEntry {
+            id: "an".to_owned(),
+            region: "orth".to_owned(),
+            ..certificate.hub.clone()
+        };
+        assert_ne!(moved.signed(), certificate.hub.signed());
+        let list = fleet.list(7, 3_000, vec![certificate.clone()]);
+        let inner = certificate.hub.signed();
+        let mut bytes = b"ropewalk list of hubs\0\x01\0\0\0\0\0\0\0\x07".to_vec();
+        bytes.extend_from_slice(b"\0\0\0\0\0\0\x0b\xb8\0\0\0\x01\0\0\0");
+        bytes.push(u8::try_from(inner.len()).unwrap());
+        bytes.extend_from_slice(&inner);
+        bytes.extend_from_slice(&certificate.signature.0);
+        assert!(fleet.public_key().has_signed(&bytes, &list.signature.0));
+        let many = fleet.list(8, 3_000, vec![certificate; HUBS_MAX + 1]);
+        assert_eq!(
+            many.verify(&fleet.public_key(), 1_000),
+            Err(Distrust::TooMany(HUBS_MAX + 1))
+        );
+    }
+
+    #[test]
+    fn a_certificate_of_the_longest_life_holds_at_a_hub_whose_clock_is_behind() {
+        let fleet = key(1);
+        let certificate = fleet.certify(entry(1_000 + LIFE_SECONDS_MAX));
+        assert!(certificate.verify(&fleet.public_key(), 700).is_ok());
+        assert!(certificate.verify(&fleet.public_key(), 699).is_err());
     }
 }

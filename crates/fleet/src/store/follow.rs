@@ -1,31 +1,98 @@
 //! Following etcd: filling the copy, the watch, the comparison, and the copy's file.
+//!
+//! Invariant: after each connection the copy is filled before the watch goes on, because etcd may have been set back
+//! meanwhile: the same cluster and the same revision, with other contents. What is read page by page, and the watch
+//! behind it, are of one history: the leader's term is the same in all answers.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use etcd_client::{Client, EventType, GetOptions, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{
+    Client, EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
+};
 use ropewalk_host::files;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::{ANSWER, COMPARE, RETRY, SAVE_PAUSE, Shared, Tell, now};
-use crate::copy::{Change, Copy, Entry, Event, Foreign};
+use super::{ANSWER, CLOSING, COMPARE, Moment, RETRY, SAVE_PAUSE, SAVE_RETRY, Shared, Tell, lock};
+use crate::copy::{BYTES_MAX, Change, Copy, Event, Foreign, Stored};
 use crate::record::META;
 
-/// Records of one answer while the copy is filled. More are fewer questions, fewer keep an answer below the 4 MB that
-/// the protocol takes.
-const PAGE: i64 = 1000;
+/// Most records of one answer while the copy is filled. More are fewer questions, fewer keep an answer small. After a
+/// failure half of them are asked for.
+pub(crate) const PAGE: i64 = 512;
+/// Largest answer of etcd that is read, bytes: a page of the largest records. The client's own bound is 4 MB.
+const ANSWER_BYTES_MAX: usize = 1 << 26;
+/// A watch that does not come to the revision of etcd for so long is given up, and the copy is filled. Longer ones
+/// spare a busy etcd, shorter ones find a watch that hangs sooner.
+const LAG: Duration = Duration::from_secs(10);
 
 /// Why the present endpoint is left.
 #[derive(Debug)]
 pub(crate) enum Left {
+    /// No answer, or one that another attempt may change.
     Failed(String),
+    /// An answer that is more than the client reads, or that etcd has no more.
+    Range(String),
+    /// Etcd refuses, as every member would.
+    Denied(String),
+    /// The state is none of this fleet's.
     Foreign(Foreign),
+}
+
+impl std::fmt::Display for Left {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Failed(why) | Self::Range(why) | Self::Denied(why) => f.write_str(why),
+            Self::Foreign(foreign) => foreign.fmt(f),
+        }
+    }
 }
 
 impl From<etcd_client::Error> for Left {
     fn from(error: etcd_client::Error) -> Self {
-        Self::Failed(error.to_string())
+        // Codes of gRPC.
+        const INVALID_ARGUMENT: i32 = 3;
+        const PERMISSION_DENIED: i32 = 7;
+        const RESOURCE_EXHAUSTED: i32 = 8;
+        const OUT_OF_RANGE: i32 = 11;
+        let etcd_client::Error::GRpcStatus(status) = &error else {
+            return Self::Failed(with_sources(&error));
+        };
+        let said = status.message();
+        let why = if said.is_empty() {
+            with_sources(&error)
+        } else {
+            let source = std::error::Error::source(status).map(with_sources);
+            let source = source.filter(|source| !said.contains(source.as_str()));
+            source.map_or_else(|| said.to_owned(), |source| format!("{said}: {source}"))
+        };
+        match i32::from(status.code()) {
+            OUT_OF_RANGE => Self::Range(why),
+            PERMISSION_DENIED => Self::Denied(why),
+            INVALID_ARGUMENT if said.contains("authentication failed") => Self::Denied(why),
+            RESOURCE_EXHAUSTED if said.contains("space exceeded") => Self::Denied(why),
+            _ => Self::Failed(why),
+        }
     }
+}
+
+/// An error with what lies below it, which says more in this client: a certificate that is not trusted.
+fn with_sources(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = match error.downcast_ref::<etcd_client::Error>() {
+        Some(etcd_client::Error::TransportError(inner)) => return with_sources(inner),
+        Some(_) | None => error.to_string(),
+    };
+    let mut below = error.source();
+    while let Some(source) = below {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        below = source.source();
+    }
+    text
 }
 
 impl From<Foreign> for Left {
@@ -47,224 +114,304 @@ pub(crate) async fn answer<T>(
     }
 }
 
-/// The copy's file, and when it was written.
+/// Who answers, and from which state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub cluster: u64,
+    /// Of the leader. Another one may be of a state that was set back.
+    pub term: u64,
+    pub revision: i64,
+}
+
+impl Header {
+    fn of(header: Option<&ResponseHeader>) -> Result<Self, Left> {
+        let header = header.ok_or_else(|| Left::Failed("an answer without a header".to_owned()))?;
+        Ok(Self {
+            cluster: header.cluster_id(),
+            term: header.raft_term(),
+            revision: header.revision(),
+        })
+    }
+
+    /// Whether an answer is of the same history as this one.
+    fn same(self, other: Self) -> Result<(), Left> {
+        if (self.cluster, self.term) == (other.cluster, other.term) {
+            return Ok(());
+        }
+        Err(Left::Failed(
+            "etcd has another leader or is another cluster since the copy was filled".to_owned(),
+        ))
+    }
+}
+
+/// What following remembers between two endpoints.
+struct Follower<'a> {
+    shared: &'a Arc<Shared>,
+    tell: Tell,
+    /// Records of one answer.
+    page: i64,
+    saved: Saved,
+}
+
+/// The copy's file.
 struct Saved {
+    /// What it has.
     revision: i64,
-    at: Instant,
+    /// When it may be written again.
+    next: Instant,
+    writing: Option<JoinHandle<(i64, std::io::Result<()>)>>,
 }
 
 /// Follows etcd until the fleet is closed.
-pub(super) async fn follow(shared: &Shared, tell: Tell) {
-    let mut saved = Saved {
-        revision: shared.read(Copy::revision),
-        at: Instant::now(),
+pub(super) async fn follow(shared: &Arc<Shared>, tell: Tell) {
+    let mut follower = Follower {
+        shared,
+        tell,
+        page: PAGE,
+        saved: Saved {
+            revision: shared.read(Copy::revision),
+            next: Instant::now(),
+            writing: None,
+        },
     };
-    let following = async {
+    tokio::select! {
+        () = follower.run() => {}
+        () = shared.stop.notified() => {}
+    }
+    follower.saved.close(shared).await;
+}
+
+impl Follower<'_> {
+    async fn run(&mut self) {
         let mut number = 0;
         loop {
-            match visit(shared, &tell, number, &mut saved).await {
-                Left::Failed(why) => {
-                    let endpoint =
-                        &shared.options.endpoints[number % shared.options.endpoints.len()];
-                    shared.is_away(format!("{endpoint}: {why}"));
+            let Err(left) = self.visit(number).await;
+            match left {
+                Left::Foreign(foreign) => {
+                    self.shared.is_foreign(foreign.to_string());
+                    sleep(COMPARE).await;
                 }
-                Left::Foreign(foreign) => shared.is_foreign(foreign.to_string()),
+                Left::Failed(why) | Left::Range(why) | Left::Denied(why) => {
+                    let endpoint = self.shared.options.endpoint(number);
+                    self.shared.is_away(format!("{endpoint}: {why}"));
+                }
             }
-            save(shared, &mut saved);
+            self.saved.save(self.shared).await;
             number += 1;
             sleep(RETRY).await;
         }
-    };
-    tokio::select! {
-        () = following => {}
-        () = shared.stop.notified() => {}
     }
-    saved.revision = -1;
-    save(shared, &mut saved);
-}
 
-/// Follows one endpoint until it fails.
-async fn visit(shared: &Shared, tell: &Tell, number: usize, saved: &mut Saved) -> Left {
-    let watching = async {
-        let mut client = shared.options.connect(number).await?;
-        // What a watch would say first is what made the state foreign.
-        let mut full = matches!(*super::lock(&shared.etcd), super::EtcdState::Foreign { .. });
+    /// Follows one endpoint until it fails.
+    async fn visit(&mut self, number: usize) -> Result<std::convert::Infallible, Left> {
+        let mut client = self.shared.options.connect(number).await?;
         loop {
-            let asked = now();
-            let meta = ask_meta(shared, &mut client).await?;
-            // Another cluster, or one that was set back: what a watch would say is not what is missing.
-            let (cluster, revision) = shared.read(|copy| (copy.cluster(), copy.revision()));
-            if full || revision == 0 || cluster != meta.cluster || meta.revision < revision {
-                fill(shared, tell, &mut client, asked).await?;
+            let filled = self.fill(&mut client).await?;
+            // A burst that is too large for the watch, or is compacted, is read page by page.
+            match self.watch(&mut client, filled).await {
+                Err(Left::Range(why)) => tracing::info!(why, "the copy is filled anew"),
+                Err(left) => return Err(left),
+                Ok(never) => match never {},
             }
-            full = watch(shared, tell, &mut client, saved).await? == Ended::Compacted;
         }
-    };
-    let result: Result<std::convert::Infallible, Left> = watching.await;
-    match result {
-        Ok(never) => match never {},
-        Err(left) => left,
+    }
+
+    async fn fill(&mut self, client: &mut Client) -> Result<Header, Left> {
+        let asked = Moment::now();
+        let read = read_all(client, &self.shared.options.prefix(), self.page).await;
+        let failed = matches!(read, Err(Left::Failed(_) | Left::Range(_)));
+        self.page = if failed {
+            (self.page / 2).max(1)
+        } else {
+            (self.page * 2).min(PAGE)
+        };
+        let (header, stored) = match read {
+            // Another endpoint may have what this one has no more.
+            Err(Left::Range(why)) => return Err(Left::Failed(why)),
+            read => read?,
+        };
+        let changes = self.shared.change(|copy| {
+            copy.fill(
+                &self.shared.options.key,
+                header.cluster,
+                header.revision,
+                stored,
+            )
+        })?;
+        self.shared.was_complete(asked);
+        self.say(&changes);
+        Ok(header)
+    }
+
+    fn say(&self, changes: &[Change]) {
+        self.shared.has_moved();
+        if !changes.is_empty() {
+            (self.tell)(changes);
+        }
+    }
+
+    /// Watches from the copy's revision on. Ends with [`Left::Range`] when the copy has to be filled.
+    async fn watch(
+        &mut self,
+        client: &mut Client,
+        filled: Header,
+    ) -> Result<std::convert::Infallible, Left> {
+        let prefix = self.shared.options.prefix();
+        // Without fragments: a revision in parts would be a mixture for those who read the copy meanwhile.
+        let options = WatchOptions::new()
+            .with_prefix()
+            .with_start_revision(filled.revision + 1);
+        let mut watcher = client
+            .watch_client()
+            .max_decoding_message_size(ANSWER_BYTES_MAX);
+        let mut stream = answer(watcher.watch(prefix.clone(), Some(options))).await?;
+        let mut ticks = tokio::time::interval(COMPARE);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let (mut wanted, mut created) = (None, false);
+        loop {
+            tokio::select! {
+                message = stream.message() => {
+                    let Some(response) = message? else {
+                        return Err(Left::Failed("etcd has ended the watch".to_owned()));
+                    };
+                    if response.canceled() {
+                        let why = format!("the watch ended: {}", response.cancel_reason());
+                        return Err(if response.compact_revision() > 0 {
+                            Left::Range(why)
+                        } else {
+                            Left::Failed(why)
+                        });
+                    }
+                    let header = Header::of(response.header())?;
+                    if response.created() {
+                        filled.same(header)?;
+                        created = true;
+                    }
+                    let key = &self.shared.options.key;
+                    let changes =
+                        self.shared.change(|copy| copy.apply(key, events(&response, &prefix)))?;
+                    self.say(&changes);
+                    self.complete(&mut wanted, &response);
+                }
+                // Before the watch is there it says nothing of what the copy lacks.
+                _ = ticks.tick(), if created => {
+                    self.compare(client, &mut stream, &mut wanted).await?;
+                    self.saved.save(self.shared).await;
+                }
+                () = sleep(LAG), if !created => {
+                    return Err(Left::Failed("etcd does not begin the watch".to_owned()));
+                }
+            }
+        }
+    }
+
+    /// Asks for the revision of etcd. The copy is complete as of now if it has that one, or if the watch comes to it.
+    async fn compare(
+        &self,
+        client: &mut Client,
+        stream: &mut WatchStream,
+        wanted: &mut Option<(Moment, i64)>,
+    ) -> Result<(), Left> {
+        let asked = Moment::now();
+        let (cluster, revision) = self.shared.read(|copy| (copy.cluster(), copy.revision()));
+        let key = format!("{}{META}", self.shared.options.prefix());
+        // A majority answers.
+        let options = GetOptions::new().with_count_only();
+        let response = answer(client.get(key, Some(options))).await?;
+        let header = Header::of(response.header())?;
+        if cluster != header.cluster || header.revision < revision {
+            return Err(Left::Failed(
+                "etcd was set back, or another cluster answers".to_owned(),
+            ));
+        }
+        self.shared.is_there();
+        if header.revision == revision {
+            self.shared.was_complete(asked);
+            *wanted = None;
+            return Ok(());
+        }
+        match wanted {
+            Some((since, _)) if since.instant.elapsed() > LAG => {
+                return Err(Left::Failed(format!(
+                    "the watch is more than {} s behind",
+                    LAG.as_secs()
+                )));
+            }
+            Some(_) => {}
+            None => *wanted = Some((asked, header.revision)),
+        }
+        answer(stream.request_progress()).await
+    }
+
+    /// Events of a watch may lag behind the header of their message, so those count by their own revision.
+    fn complete(&self, wanted: &mut Option<(Moment, i64)>, response: &WatchResponse) {
+        let Some((asked, revision)) = *wanted else {
+            return;
+        };
+        let said = match response.events().last() {
+            Some(_) => self.shared.read(Copy::revision),
+            None if response.created() => 0,
+            None => response.header().map_or(0, ResponseHeader::revision),
+        };
+        if said >= revision {
+            self.shared.was_complete(asked);
+            *wanted = None;
+        }
     }
 }
 
-struct Header {
-    cluster: u64,
-    revision: i64,
-}
-
-/// Asks a majority of etcd for its revision.
-async fn ask_meta(shared: &Shared, client: &mut Client) -> Result<Header, Left> {
-    let key = format!("{}{META}", shared.options.prefix());
-    let options = GetOptions::new().with_count_only();
-    let response = answer(client.get(key, Some(options))).await?;
-    let header = response
-        .header()
-        .ok_or_else(|| Left::Failed("no header".to_owned()))?;
-    Ok(Header {
-        cluster: header.cluster_id(),
-        revision: header.revision(),
-    })
-}
-
-/// Everything below the prefix of the fleet at one revision: cluster, revision and entries.
+/// Everything below the prefix of the fleet at one revision, `page` records an answer.
+///
+/// # Errors
+/// No answer; [`Left::Range`] if an answer is too large or the revision was compacted; [`Foreign::TooLarge`].
 pub(crate) async fn read_all(
     client: &mut Client,
     prefix: &str,
-) -> Result<(u64, i64, BTreeMap<String, Entry>), Left> {
+    page: i64,
+) -> Result<(Header, BTreeMap<String, Stored>), Left> {
     // The end of the range is the prefix with its last byte, a slash, made one greater.
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {
         *last += 1;
     }
     let mut from = prefix.as_bytes().to_vec();
-    let (mut cluster, mut revision, mut entries) = (0, 0, BTreeMap::new());
+    let (mut first, mut entries, mut bytes) = (None, BTreeMap::new(), 0);
+    let mut client = client
+        .kv_client()
+        .max_decoding_message_size(ANSWER_BYTES_MAX);
     loop {
-        let mut options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
-        if revision > 0 {
+        let mut options = GetOptions::new().with_range(end.clone()).with_limit(page);
+        if let Some(Header { revision, .. }) = first {
             options = options.with_revision(revision);
         }
-        let response = answer(client.get(from.clone(), Some(options))).await?;
-        if revision == 0 {
-            let header = response
-                .header()
-                .ok_or_else(|| Left::Failed("no header".to_owned()))?;
-            (cluster, revision) = (header.cluster_id(), header.revision());
-        }
-        for kv in response.kvs() {
+        let mut response = answer(client.get(from, Some(options))).await?;
+        let header = Header::of(response.header())?;
+        let first = first.get_or_insert(header);
+        first.same(header)?;
+        let more = response.more();
+        let kvs = response.take_kvs();
+        from = kvs
+            .last()
+            .map_or_else(Vec::new, |kv| [kv.key(), &[0]].concat());
+        for kv in kvs {
+            let revision = kv.mod_revision();
+            let (key, value) = kv.into_key_value();
+            bytes += key.len() + value.len();
             // Keys that are no text are nobody's of this schema.
-            let Some(key) = kv.key_str().ok().and_then(|key| key.strip_prefix(prefix)) else {
+            let Some(key) = std::str::from_utf8(&key).ok() else {
                 continue;
             };
-            entries.insert(
-                key.to_owned(),
-                Entry::new(key, kv.value().to_vec(), kv.mod_revision()),
-            );
+            let Some(key) = key.strip_prefix(prefix) else {
+                continue;
+            };
+            entries.insert(key.to_owned(), Stored { value, revision });
         }
-        match response.kvs().last() {
-            Some(last) if response.more() => from = [last.key(), &[0]].concat(),
-            _ => return Ok((cluster, revision, entries)),
+        if bytes > BYTES_MAX {
+            return Err(Foreign::TooLarge.into());
         }
-    }
-}
-
-async fn fill(shared: &Shared, tell: &Tell, client: &mut Client, asked: u64) -> Result<(), Left> {
-    let (cluster, revision, entries) = read_all(client, &shared.options.prefix()).await?;
-    let changes = shared.change(|copy| {
-        let changes = copy.fill(&shared.options.key, cluster, revision, entries)?;
-        copy.was_complete(asked);
-        Ok::<_, Foreign>(changes)
-    })?;
-    say(tell, &changes);
-    Ok(())
-}
-
-fn say(tell: &Tell, changes: &[Change]) {
-    if !changes.is_empty() {
-        tell(changes);
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum Ended {
-    Compacted,
-    Otherwise,
-}
-
-/// Watches from the copy's revision on.
-async fn watch(
-    shared: &Shared,
-    tell: &Tell,
-    client: &mut Client,
-    saved: &mut Saved,
-) -> Result<Ended, Left> {
-    let prefix = shared.options.prefix();
-    let next = shared.read(Copy::revision) + 1;
-    let options = WatchOptions::new().with_prefix().with_start_revision(next);
-    let mut stream = answer(client.watch(prefix.clone(), Some(options))).await?;
-    let mut ticks = tokio::time::interval(COMPARE);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut wanted = None;
-    loop {
-        tokio::select! {
-            message = stream.message() => {
-                let Some(response) = message? else { return Ok(Ended::Otherwise) };
-                if response.canceled() {
-                    if response.compact_revision() > 0 {
-                        return Ok(Ended::Compacted);
-                    }
-                    return Err(Left::Failed(format!("the watch ended: {}", response.cancel_reason())));
-                }
-                let changes = shared.change(|copy| copy.apply(events(&response, &prefix)))?;
-                say(tell, &changes);
-                complete(shared, &mut wanted, &response);
-            }
-            _ = ticks.tick() => {
-                compare(shared, client, &mut stream, &mut wanted).await?;
-                save(shared, saved);
-            }
+        if !more || from.is_empty() {
+            return Ok((*first, entries));
         }
-    }
-}
-
-/// Asks for the revision of etcd. The copy is complete as of now if it has that one, or if the watch comes to it.
-async fn compare(
-    shared: &Shared,
-    client: &mut Client,
-    stream: &mut WatchStream,
-    wanted: &mut Option<(u64, i64)>,
-) -> Result<(), Left> {
-    let asked = now();
-    let meta = ask_meta(shared, client).await?;
-    let (cluster, revision) = shared.read(|copy| (copy.cluster(), copy.revision()));
-    if cluster != meta.cluster {
-        return Err(Left::Failed("another cluster of etcd answers".to_owned()));
-    }
-    shared.is_there();
-    if meta.revision <= revision {
-        shared.change(|copy| copy.was_complete(asked));
-        return Ok(());
-    }
-    if wanted.is_none() {
-        *wanted = Some((asked, meta.revision));
-    }
-    answer(stream.request_progress()).await
-}
-
-/// Events of a watch may lag behind the header of their message, so those count by their own revision.
-fn complete(shared: &Shared, wanted: &mut Option<(u64, i64)>, response: &WatchResponse) {
-    let Some((asked, revision)) = *wanted else {
-        return;
-    };
-    let said = match response.events().last() {
-        Some(_) => shared.read(Copy::revision),
-        None if response.created() => 0,
-        None => response
-            .header()
-            .map_or(0, etcd_client::ResponseHeader::revision),
-    };
-    if said >= revision {
-        shared.change(|copy| copy.was_complete(asked));
-        *wanted = None;
     }
 }
 
@@ -285,21 +432,76 @@ fn events(response: &WatchResponse, prefix: &str) -> Vec<Event> {
     response.events().iter().filter_map(event).collect()
 }
 
-/// Writes the copy's file if there is something new, and not too often.
-fn save(shared: &Shared, saved: &mut Saved) {
-    let (revision, empty) = shared.read(|copy| (copy.revision(), copy.entries().is_empty()));
-    let closing = saved.revision < 0;
-    if empty || revision == saved.revision || (!closing && saved.at.elapsed() < SAVE_PAUSE) {
-        return;
+impl Saved {
+    /// Writes the copy's file on a thread of its own if there is something new, and not too often: a slow disk keeps
+    /// neither writes nor leases waiting.
+    async fn save(&mut self, shared: &Arc<Shared>) {
+        if self
+            .writing
+            .as_ref()
+            .is_some_and(|task| !task.is_finished())
+        {
+            return;
+        }
+        self.written(shared).await;
+        let (revision, empty) = shared.read(|copy| (copy.revision(), copy.entries().is_empty()));
+        if !empty && revision != self.revision && Instant::now() >= self.next {
+            self.begin(shared);
+        }
     }
-    let text = shared.read(Copy::to_text);
-    let file = &shared.options.file;
-    if let Err(error) = files::write_atomically(file, text.as_bytes(), files::SECRET, true) {
-        let file = file.display();
-        tracing::warn!(%file, %error, "the copy of the fleet's state cannot be written; make room on the disk");
+
+    fn begin(&mut self, shared: &Arc<Shared>) {
+        let shared = Arc::clone(shared);
+        self.writing = Some(tokio::task::spawn_blocking(move || {
+            let (revision, text) = shared.read(|copy| (copy.revision(), copy.to_text()));
+            let file = &shared.options.file;
+            let written = files::write_atomically(file, text.as_bytes(), files::SECRET, true);
+            (revision, written)
+        }));
     }
-    *saved = Saved {
-        revision,
-        at: Instant::now(),
-    };
+
+    /// Waits for the file, and notes how it went.
+    async fn written(&mut self, shared: &Shared) {
+        let Some(task) = self.writing.take() else {
+            return;
+        };
+        let problem = match task.await {
+            Ok((revision, Ok(()))) => {
+                self.revision = revision;
+                None
+            }
+            Ok((_, Err(error))) => Some(error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        let pause = if problem.is_some() {
+            SAVE_RETRY
+        } else {
+            SAVE_PAUSE
+        };
+        self.next = Instant::now() + pause;
+        let (failures, former) = &mut *lock(&shared.file);
+        if let Some(error) = &problem {
+            *failures += 1;
+            if problem != *former {
+                let file = shared.options.file.display();
+                tracing::warn!(%file, error, "the copy of the fleet's state cannot be written; make room on the disk");
+            }
+        }
+        *former = problem;
+    }
+
+    /// Writes the file a last time, with the time at which the copy was complete.
+    async fn close(&mut self, shared: &Arc<Shared>) {
+        let last = async {
+            self.written(shared).await;
+            if !shared.read(|copy| copy.entries().is_empty()) {
+                self.begin(shared);
+                self.written(shared).await;
+            }
+        };
+        if timeout(CLOSING, last).await.is_err() {
+            let file = shared.options.file.display();
+            tracing::warn!(%file, "the copy of the fleet's state was not written in time");
+        }
+    }
 }

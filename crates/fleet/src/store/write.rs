@@ -1,176 +1,359 @@
-//! Writing to etcd: requests, claims that wait, and the lease of this hub.
+//! Writing to etcd: requests, claims that wait, and the lease of this hub. All share one connection.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{Client, Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout, timeout_at};
 
 use super::follow::{Left, answer};
-use super::{Job, LEASE_SECONDS, RETRY, Shared, WriteError, lock};
-use crate::copy::Entry;
-use crate::plan::{Done, Expect, Request, Transaction, Unplanned, View, Write};
-use crate::record::{HubLease, Record, hub_key};
+use super::{CLOSING, Job, LEASE_SECONDS, RETRY, Shared, WriteError, lock};
+use crate::copy::{Entry, Foreign};
+use crate::plan::{Done, Expect, Refusal, Request, Transaction, Unplanned, View, Write};
+use crate::record::{Claim, HubLease, META, Record, hub_key, slot_key};
 
-/// Most writes at a time. More are quicker, fewer leave etcd to others.
-const WRITES_MAX: usize = 64;
 /// Time between two signs of life, of which a lease outlasts two that fail.
 const ALIVE: Duration = Duration::from_secs(LEASE_SECONDS.cast_unsigned() / 3);
-/// Patience with a claim before the next one has its turn.
+/// Time between two changes of a hub's record. Shorter ones say the load sooner, longer ones spare etcd.
+const LEASE_PAUSE: Duration = Duration::from_secs(1);
+/// Patience with a sign of life and all that belongs to it: less than the life of a lease.
+const LEASE_PATIENCE: Duration = Duration::from_secs(6);
+/// Patience with claims before others have their turn.
 const CLAIM: Duration = Duration::from_secs(5);
+/// Claims that are written at a time. More are quicker when a hub takes many sites over, fewer leave etcd to others.
+const CLAIMS_AT_ONCE: usize = 32;
+/// A connection that owes an answer for so long at the deadline of a write is given up. Shorter ones find the next
+/// endpoint sooner, longer ones let writes with less patience wait for a slow etcd.
+const SILENT: Duration = Duration::from_millis(500);
+/// How long a confirmed write waits until the copy has it too.
+const SEEN: Duration = Duration::from_secs(1);
 
 /// Serves requests until the fleet is closed.
-pub(super) async fn serve(shared: &std::sync::Arc<Shared>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+pub(super) async fn serve(shared: &Arc<Shared>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let mut running: JoinSet<()> = JoinSet::new();
-    let claims = claims(shared);
-    let leases = leases(shared);
-    tokio::pin!(claims, leases);
-    loop {
-        tokio::select! {
-            job = jobs.recv(), if running.len() < WRITES_MAX => {
-                let Some(Job { request, patience, reply }) = job else { break };
-                let shared = std::sync::Arc::clone(shared);
-                running.spawn(async move {
-                    // Whoever asked may have gone.
-                    let _ = reply.send(Writer::default().write(&shared, &request, patience).await);
-                });
-            }
-            Some(_) = running.join_next() => {}
-            () = &mut claims => {}
-            () = &mut leases => {}
-        }
-    }
-}
-
-/// A connection for writes, and the endpoint that it tries next.
-#[derive(Default)]
-struct Writer {
-    client: Option<Client>,
-    number: usize,
-}
-
-/// What etcd said to a transaction.
-enum Said {
-    Done(Done),
-    /// Something has changed since it was read. The slot that it asked for, if that was taken.
-    Again(Option<u32>),
-}
-
-impl Writer {
-    async fn client(&mut self, shared: &Shared) -> Result<Client, Left> {
-        if let Some(client) = &self.client {
-            return Ok(client.clone());
-        }
-        let client = shared.options.connect(self.number).await?;
-        self.client = Some(client.clone());
-        Ok(client)
-    }
-
-    /// Writes a request, at whatever endpoint answers.
-    async fn write(
-        &mut self,
-        shared: &Shared,
-        request: &Request,
-        patience: Duration,
-    ) -> Result<Done, WriteError> {
-        let begun = Instant::now();
-        let (mut maybe, mut attempt, mut taken) = (false, 0, Vec::new());
+    let mut lease = None;
+    {
+        let claims = claims(shared);
+        let leases = leases(shared, &mut lease);
+        tokio::pin!(claims, leases);
         loop {
-            let why = match self
-                .attempt(shared, request, attempt, &taken, &mut maybe)
-                .await
-            {
-                Ok(Ok(Said::Done(done))) => return Ok(done),
-                Ok(Ok(Said::Again(slot))) => {
-                    taken.extend(slot);
-                    attempt += 1;
-                    "other hubs change the same records".to_owned()
+            tokio::select! {
+                // There are no more than `WRITES_WAIT_MAX`. Each runs at once, so that it ends by its deadline.
+                job = jobs.recv() => {
+                    let Some(job) = job else { break };
+                    let shared = Arc::clone(shared);
+                    running.spawn(async move {
+                        let deadline = job.deadline.into();
+                        let written = write(&shared, &job.request, job.begun, deadline, true).await;
+                        job.reply.give(written);
+                    });
                 }
-                // The first answer was lost: etcd has done it.
-                Ok(Err(crate::plan::Refusal::NoSite(_)))
-                    if maybe && matches!(request, Request::Revoke { .. }) =>
-                {
-                    return Ok(Done::Nothing);
-                }
-                Ok(Err(refusal)) => return Err(refusal.into()),
-                Err(left) => {
-                    (self.client, self.number) = (None, self.number + 1);
-                    sleep(RETRY).await;
-                    match left {
-                        Left::Failed(why) => why,
-                        Left::Foreign(foreign) => foreign.to_string(),
+                Some(ended) = running.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "a write to etcd has panicked");
                     }
                 }
-            };
-            if begun.elapsed() >= patience {
-                return Err(WriteError::Away {
-                    waited: begun.elapsed().as_secs(),
-                    why,
-                    maybe,
-                });
+                () = &mut claims => {}
+                () = &mut leases => {}
             }
         }
     }
+    drop(running);
+    if let Some(id) = lease {
+        let ended = async {
+            let (mut client, _) = line(shared).await?;
+            answer(client.lease_revoke(id)).await
+        };
+        if !matches!(timeout(CLOSING, ended).await, Ok(Ok(_))) {
+            tracing::info!("the record of this hub stays in etcd until its lease has ended");
+        }
+    }
+}
 
-    /// Reads what the request needs, plans it, and asks etcd.
-    async fn attempt(
-        &mut self,
-        shared: &Shared,
-        request: &Request,
-        attempt: u32,
-        taken: &[u32],
-        maybe: &mut bool,
-    ) -> Result<Result<Said, crate::plan::Refusal>, Left> {
-        let mut client = self.client(shared).await?;
-        let prefix = shared.options.prefix();
+/// The connection of all writes.
+#[derive(Default)]
+pub(super) struct Line {
+    client: Option<Client>,
+    /// The endpoint that is tried next.
+    number: usize,
+    /// Counts connections: who fails on a former one does not end the present one.
+    generation: u64,
+}
+
+/// The connection, made anew if there is none, and its generation.
+async fn line(shared: &Shared) -> Result<(Client, u64), Left> {
+    let mut line = shared.line.lock().await;
+    if let Some(client) = &line.client {
+        return Ok((client.clone(), line.generation));
+    }
+    match shared.options.connect(line.number).await {
+        Ok(client) => {
+            line.generation += 1;
+            line.client = Some(client.clone());
+            Ok((client, line.generation))
+        }
+        Err(left) => {
+            let named = named(shared, line.number, left);
+            line.number += 1;
+            Err(named)
+        }
+    }
+}
+
+/// Goes to the next endpoint, unless somebody has done so or all are alike. The failure with the name of its endpoint.
+async fn failed(shared: &Shared, generation: u64, left: Left) -> Left {
+    let mut line = shared.line.lock().await;
+    let named = named(shared, line.number, left);
+    let mine = line.generation == generation && line.client.is_some();
+    if mine && matches!(named, Left::Failed(_)) {
+        line.client = None;
+        line.number += 1;
+    }
+    named
+}
+
+fn named(shared: &Shared, number: usize, left: Left) -> Left {
+    let name = |why| format!("{}: {why}", shared.options.endpoint(number));
+    match left {
+        Left::Failed(why) | Left::Range(why) => Left::Failed(name(why)),
+        Left::Denied(why) => Left::Denied(name(why)),
+        Left::Foreign(foreign) => Left::Foreign(foreign),
+    }
+}
+
+/// A write, as far as it has come.
+struct Effort<'a> {
+    shared: &'a Shared,
+    request: &'a Request,
+    /// Whether etcd may have made the change.
+    maybe: bool,
+    /// What the last attempt said.
+    why: String,
+    attempt: u32,
+    taken: BTreeSet<u32>,
+    /// The slot that this write has kept from others of this hub.
+    slot: Option<u32>,
+    /// The connection that owes an answer, and since when.
+    owes: Option<(u64, Instant)>,
+}
+
+impl Drop for Effort<'_> {
+    fn drop(&mut self) {
+        self.ask_for(None);
+    }
+}
+
+/// Writes a request, at whatever endpoint answers, by the deadline.
+async fn write(
+    shared: &Shared,
+    request: &Request,
+    begun: Instant,
+    deadline: tokio::time::Instant,
+    wait: bool,
+) -> Result<Done, WriteError> {
+    let mut effort = Effort {
+        shared,
+        request,
+        maybe: false,
+        why: "other writes wait for it too".to_owned(),
+        attempt: 0,
+        taken: BTreeSet::new(),
+        slot: None,
+        owes: None,
+    };
+    let ran = timeout_at(deadline, async {
+        let permit = shared.permits.acquire().await;
+        let ran = effort.run().await;
+        drop(permit);
+        ran
+    });
+    let Ok(ran) = ran.await else {
+        // Nobody else may ever wait long enough to find that this endpoint does not answer.
+        if let Some((generation, since)) = effort.owes.take()
+            && since.elapsed() >= SILENT
+        {
+            let why = "no answer in time".to_owned();
+            effort.why = failed(shared, generation, Left::Failed(why))
+                .await
+                .to_string();
+        }
+        return Err(WriteError::Away {
+            waited: begun.elapsed().as_secs(),
+            why: std::mem::take(&mut effort.why),
+            maybe: effort.maybe,
+        });
+    };
+    let (done, revision) = ran?;
+    if wait {
+        // So that whoever has enrolled a site knows it. The slot is kept from others until the copy shows it taken.
+        let mut copy = shared.revision.subscribe();
+        let seen = copy.wait_for(|has| *has >= revision);
+        let _ = timeout_at(deadline.min(tokio::time::Instant::now() + SEEN), seen).await;
+    }
+    Ok(done)
+}
+
+impl Effort<'_> {
+    /// Keeps a slot from other writes of this hub, in place of the one before.
+    fn ask_for(&mut self, slot: Option<u32>) {
+        let mut slots = lock(&self.shared.slots);
+        if let Some(former) = std::mem::replace(&mut self.slot, slot) {
+            slots.remove(&former);
+        }
+        slots.extend(slot);
+    }
+
+    /// Plans from the copy first, and lets the transaction say whether the copy is old. What is done, and the revision
+    /// that has it.
+    async fn run(&mut self) -> Result<(Done, i64), WriteError> {
+        let shared = self.shared;
+        let mut from_copy = shared.follows();
         let mut fresh = BTreeMap::new();
-        let transaction = loop {
+        loop {
+            self.ask_for(None);
+            let asked: BTreeSet<u32> = lock(&shared.slots).union(&self.taken).copied().collect();
             let planned = shared.read(|copy| {
-                request.plan(&View {
+                self.request.plan(&View {
+                    fleet: &shared.options.key,
                     copy,
+                    from_copy,
                     fresh: &fresh,
-                    taken,
-                    attempt,
+                    taken: &asked,
+                    attempt: self.attempt,
                     draw: draw(),
                 })
             });
-            match planned {
-                Ok(transaction) => break transaction,
-                Err(Unplanned::Refused(refusal)) => return Ok(Err(refusal)),
-                Err(Unplanned::Read(key)) => {
-                    let response = answer(client.get(format!("{prefix}{key}"), None)).await?;
-                    let entry = response.kvs().first();
-                    let entry =
-                        entry.map(|kv| Entry::new(&key, kv.value().to_vec(), kv.mod_revision()));
-                    fresh.insert(key, entry);
+            let tried = match planned {
+                Err(Unplanned::Read(key)) => match self.get(&key).await {
+                    Ok(entry) => {
+                        fresh.insert(key, entry);
+                        continue;
+                    }
+                    Err(left) => Err(left),
+                },
+                // An old copy may be wrong.
+                Err(Unplanned::Refused(_)) if from_copy => {
+                    from_copy = false;
+                    continue;
+                }
+                Ok(transaction) if from_copy && transaction.writes.is_empty() => {
+                    from_copy = false;
+                    continue;
+                }
+                // The first answer was lost: etcd has done it.
+                Err(Unplanned::Refused(Refusal::NoSite(_)))
+                    if self.maybe && matches!(self.request, Request::Revoke { .. }) =>
+                {
+                    return Ok((Done::Nothing, 0));
+                }
+                // Others of this hub ask for the last slots, and may not get them.
+                Err(Unplanned::Refused(Refusal::Full(_))) if asked.len() > self.taken.len() => Err(
+                    Left::Failed("other writes ask for the last places".to_owned()),
+                ),
+                Err(Unplanned::Refused(refusal)) => return Err(refusal.into()),
+                Ok(transaction) if transaction.writes.is_empty() => {
+                    return Ok((transaction.done, 0));
+                }
+                Ok(transaction) => self.commit(&transaction, &mut fresh).await.map(|done| {
+                    from_copy = false;
+                    self.attempt += 1;
+                    done.map(|revision| (transaction.done, revision))
+                }),
+            };
+            match tried {
+                Ok(Some(done)) => return Ok(done),
+                Ok(None) => "other hubs change the same records".clone_into(&mut self.why),
+                Err(Left::Denied(why)) => {
+                    return Err(WriteError::Denied {
+                        why,
+                        maybe: self.maybe,
+                    });
+                }
+                Err(left) => {
+                    self.why = left.to_string();
+                    from_copy = false;
+                    fresh.clear();
+                    sleep(RETRY).await;
                 }
             }
-        };
-        if transaction.writes.is_empty() {
-            return Ok(Ok(Said::Done(transaction.done)));
         }
+    }
+
+    async fn get(&mut self, key: &str) -> Result<Option<Entry>, Left> {
+        let (mut client, generation) = line(self.shared).await?;
+        let full = format!("{}{key}", self.shared.options.prefix());
+        self.owes = Some((generation, Instant::now()));
+        let answered = answer(client.get(full, None)).await;
+        self.owes = None;
+        match answered {
+            Ok(response) => Ok(response.kvs().first().map(|kv| entry(key, kv))),
+            Err(left) => Err(failed(self.shared, generation, left).await),
+        }
+    }
+
+    /// Asks etcd for a transaction. The revision that made it; `None` with the present records if it was refused.
+    async fn commit(
+        &mut self,
+        transaction: &Transaction,
+        fresh: &mut BTreeMap<String, Option<Entry>>,
+    ) -> Result<Option<i64>, Left> {
         let slot = transaction.writes.iter().find_map(|write| match write {
-            Write::Put(Record::Slot(slot, _)) => Some(*slot),
+            Write::Put(Record::Slot(slot, owner)) if !owner.freed => Some(*slot),
             Write::Put(_) | Write::Delete(_) => None,
         });
-        let slot_key = slot.map(|slot| format!("{prefix}{}", crate::record::slot_key(slot)));
-        let before = std::mem::replace(maybe, true);
-        let response =
-            answer(client.txn(encode(&transaction, &prefix, slot_key.as_deref()))).await?;
-        *maybe = before;
+        self.ask_for(slot);
+        let (mut client, generation) = line(self.shared).await?;
+        let prefix = self.shared.options.prefix();
+        let before = std::mem::replace(&mut self.maybe, true);
+        self.owes = Some((generation, Instant::now()));
+        let answered = answer(client.txn(encode(transaction, &prefix))).await;
+        self.owes = None;
+        let response = match answered {
+            Ok(response) => response,
+            Err(left) => {
+                // Etcd has said no before it made anything.
+                if matches!(left, Left::Denied(_)) {
+                    self.maybe = before;
+                }
+                return Err(failed(self.shared, generation, left).await);
+            }
+        };
+        self.maybe = before;
         if response.succeeded() {
-            return Ok(Ok(Said::Done(transaction.done)));
+            let header = response.header();
+            return Ok(Some(
+                header.map_or(0, etcd_client::ResponseHeader::revision),
+            ));
         }
-        let there = response
-            .op_responses()
-            .into_iter()
-            .any(|response| match response {
-                TxnOpResponse::Get(get) => get.count() > 0,
-                TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => false,
-            });
-        Ok(Ok(Said::Again(slot.filter(|_| there))))
+        fresh.clear();
+        for (key, said) in transaction.expect.keys().zip(response.op_responses()) {
+            let TxnOpResponse::Get(get) = said else {
+                continue;
+            };
+            let there = get.kvs().first().map(|kv| entry(key, kv));
+            if let Some(slot) = slot.filter(|slot| slot_key(*slot) == *key)
+                && !holds(&transaction.expect[key], there.as_ref())
+            {
+                self.taken.insert(slot);
+            } else {
+                fresh.insert(key.clone(), there);
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn entry(key: &str, kv: &KeyValue) -> Entry {
+    Entry::new(key, kv.value().to_vec(), kv.mod_revision())
+}
+
+fn holds(expect: &Expect, there: Option<&Entry>) -> bool {
+    match (expect, there) {
+        (Expect::Absent, there) => there.is_none(),
+        (Expect::Is(value), there) => there.is_some_and(|there| there.value == *value),
     }
 }
 
@@ -181,12 +364,13 @@ fn draw() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-fn encode(transaction: &Transaction, prefix: &str, slot_key: Option<&str>) -> Txn {
+/// The transaction for etcd. If it is refused, it reads what it was planned from.
+fn encode(transaction: &Transaction, prefix: &str) -> Txn {
     let expect = transaction.expect.iter().map(|(key, expect)| {
         let key = format!("{prefix}{key}");
         match expect {
             Expect::Absent => Compare::create_revision(key, CompareOp::Equal, 0),
-            Expect::At(revision) => Compare::mod_revision(key, CompareOp::Equal, *revision),
+            Expect::Is(value) => Compare::value(key, CompareOp::Equal, value.clone()),
         }
     });
     let writes = transaction.writes.iter().map(|write| match write {
@@ -195,130 +379,181 @@ fn encode(transaction: &Transaction, prefix: &str, slot_key: Option<&str>) -> Tx
         }
         Write::Delete(key) => TxnOp::delete(format!("{prefix}{key}"), None),
     });
-    let otherwise = slot_key.map(|key| TxnOp::get(key, None));
+    let keys = transaction.expect.keys();
+    let otherwise = keys.map(|key| TxnOp::get(format!("{prefix}{key}"), None));
     Txn::new()
         .when(expect.collect::<Vec<_>>())
         .and_then(writes.collect::<Vec<_>>())
-        .or_else(otherwise.into_iter().collect::<Vec<_>>())
+        .or_else(otherwise.collect::<Vec<_>>())
 }
 
-/// Writes the claims that wait, for ever.
-async fn claims(shared: &Shared) {
-    let mut writer = Writer::default();
+/// Writes the claims that wait, some at a time, for ever.
+async fn claims(shared: &Arc<Shared>) {
     loop {
-        let next = lock(&shared.claims).values().next().cloned();
-        let Some(claim) = next else {
+        let next: Vec<Claim> = lock(&shared.claims)
+            .values()
+            .take(CLAIMS_AT_ONCE)
+            .cloned()
+            .collect();
+        if next.is_empty() {
             shared.claims_there.notified().await;
             continue;
-        };
-        let written = writer
-            .write(shared, &Request::Claim(claim.clone()), CLAIM)
-            .await;
-        if matches!(written, Err(WriteError::Away { .. })) {
-            continue;
         }
-        if let Err(refusal) = written {
-            tracing::debug!(site = claim.site, %refusal, "a claim is not written");
+        let mut running = JoinSet::new();
+        for claim in next {
+            let shared = Arc::clone(shared);
+            running.spawn(async move {
+                let begun = Instant::now();
+                let request = Request::Claim(claim.clone());
+                let deadline = (begun + CLAIM).into();
+                let written = write(&shared, &request, begun, deadline, false).await;
+                (claim, written)
+            });
         }
-        let mut waiting = lock(&shared.claims);
-        if waiting.get(&claim.site) == Some(&claim) {
-            waiting.remove(&claim.site);
+        let mut later = false;
+        while let Some(ended) = running.join_next().await {
+            let Ok((claim, written)) = ended else {
+                tracing::error!("the write of a claim has panicked");
+                later = true;
+                continue;
+            };
+            match written {
+                Ok(_) => {}
+                Err(WriteError::Refused(refusal)) if !refusal.is_of_state() => {
+                    tracing::debug!(site = claim.site, %refusal, "a claim is not written");
+                }
+                // While a backup is written back, or etcd is away, it waits on.
+                Err(_) => {
+                    later = true;
+                    continue;
+                }
+            }
+            let mut waiting = lock(&shared.claims);
+            if waiting.get(&claim.site) == Some(&claim) {
+                waiting.remove(&claim.site);
+            }
+        }
+        if later {
+            sleep(LEASE_PAUSE).await;
         }
     }
 }
 
 /// Keeps the lease of this hub, for ever.
-async fn leases(shared: &Shared) {
-    let mut writer = Writer::default();
-    let (mut lease, mut written) = (None, None);
+async fn leases(shared: &Shared, lease: &mut Option<i64>) {
     loop {
         let wanted = lock(&shared.lease).clone();
-        let kept = keep(
-            shared,
-            &mut writer,
-            &mut lease,
-            &mut written,
-            wanted.as_ref(),
-        )
-        .await;
+        let kept = match timeout(LEASE_PATIENCE, keep(shared, lease, wanted.as_ref())).await {
+            Ok(kept) => kept,
+            Err(_) => Err(Left::Failed(format!(
+                "etcd has not kept the lease of this hub within {} s",
+                LEASE_PATIENCE.as_secs()
+            ))),
+        };
         let pause = if kept.is_ok() { ALIVE } else { 2 * RETRY };
-        let problem = kept.err().map(|left| match left {
-            Left::Failed(why) => why,
-            Left::Foreign(foreign) => foreign.to_string(),
-        });
-        if problem.is_some() {
-            // A lease that etcd does not know any more is an error of the client.
-            (writer.client, writer.number) = (None, writer.number + 1);
-            (lease, written) = (None, None);
+        let problem = kept.err().map(|left| left.to_string());
+        let problem = problem.filter(|_| wanted.is_some());
+        let former = std::mem::replace(&mut *lock(&shared.lease_problem), problem.clone());
+        if let Some(why) = problem.filter(|why| former.as_ref() != Some(why)) {
+            tracing::warn!(why, "the record of this hub is not in etcd, or soon is not");
+        } else if former.is_some() && lock(&shared.lease_problem).is_none() {
+            tracing::info!("the record of this hub is in etcd again");
         }
-        *lock(&shared.lease_problem) = problem.filter(|_| wanted.is_some());
+        if wanted.is_some() {
+            sleep(LEASE_PAUSE.min(pause)).await;
+        }
         tokio::select! {
-            () = sleep(pause) => {}
+            () = sleep(pause.saturating_sub(LEASE_PAUSE)) => {}
             () = shared.lease_there.notified() => {}
         }
     }
 }
 
+/// One sign of life. The record is looked at each time: somebody may have removed it, or set etcd back.
 async fn keep(
     shared: &Shared,
-    writer: &mut Writer,
     lease: &mut Option<i64>,
-    written: &mut Option<HubLease>,
+    wanted: Option<&HubLease>,
+) -> Result<(), Left> {
+    if wanted.is_none() && lease.is_none() {
+        return Ok(());
+    }
+    let (client, generation) = line(shared).await?;
+    match keep_by(shared, client, lease, wanted).await {
+        Ok(()) => Ok(()),
+        Err(left) => Err(failed(shared, generation, left).await),
+    }
+}
+
+async fn keep_by(
+    shared: &Shared,
+    mut client: Client,
+    lease: &mut Option<i64>,
     wanted: Option<&HubLease>,
 ) -> Result<(), Left> {
     let Some(hub) = wanted else {
         if let Some(id) = lease.take() {
-            answer(writer.client(shared).await?.lease_revoke(id)).await?;
+            answer(client.lease_revoke(id)).await?;
         }
-        *written = None;
         return Ok(());
     };
-    let mut client = writer.client(shared).await?;
     if let Some(id) = *lease {
+        // A lease that etcd does not know any more is an error of the client. One that is forgotten here ends by
+        // itself.
+        *lease = None;
         let (mut keeper, mut answers) = answer(client.lease_keep_alive(id)).await?;
         answer(keeper.keep_alive()).await?;
-        let alive = answer(answers.message())
-            .await?
-            .is_some_and(|alive| alive.ttl() > 0);
-        if !alive {
-            (*lease, *written) = (None, None);
-        }
+        let alive = answer(answers.message()).await?;
+        *lease = alive.filter(|alive| alive.ttl() > 0).map(|_| id);
     }
-    if written.as_ref() == Some(hub) {
-        return Ok(());
-    }
+    let prefix = shared.options.prefix();
     let name = hub_key(&hub.id);
-    let key = format!("{}{name}", shared.options.prefix());
-    let there = answer(client.get(key.clone(), None)).await?;
-    let revision = there
-        .kvs()
-        .first()
-        .map_or(0, etcd_client::KeyValue::mod_revision);
-    if let Some(Ok(Record::Hub(other))) = there
-        .kvs()
-        .first()
-        .map(|kv| Record::decode(&name, kv.value()))
-        && other.certificate.hub.key != hub.certificate.hub.key
-    {
-        return Err(Left::Failed(format!(
-            "another hub has the name {}: give this one another name, or end that one",
-            hub.id
-        )));
+    let (meta_key, key) = (format!("{prefix}{META}"), format!("{prefix}{name}"));
+    let both = [&meta_key, &key].map(|key| TxnOp::get(key.clone(), None));
+    let response = answer(client.txn(Txn::new().and_then(both))).await?;
+    let mut there = response.op_responses().into_iter().map(|said| match said {
+        TxnOpResponse::Get(get) => get.kvs().first().cloned(),
+        TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
+    });
+    let (meta, there) = (there.next().flatten(), there.next().flatten());
+    // A hub writes nothing into the state of another fleet.
+    let meta = meta.ok_or(Foreign::Missing)?;
+    match Record::decode(META, meta.value()) {
+        Ok(Record::Meta(meta)) if meta.fleet == shared.options.key => {}
+        Ok(Record::Meta(meta)) => return Err(Foreign::Other(meta.fleet).into()),
+        Ok(_) => return Err(Foreign::Missing.into()),
+        Err(why) => return Err(Foreign::Unreadable(why).into()),
+    }
+    let value = Record::Hub(Box::new(hub.clone())).encode();
+    if let Some(kv) = &there {
+        if kv.value() == value && Some(kv.lease()) == *lease {
+            return Ok(());
+        }
+        if let Ok(Record::Hub(other)) = Record::decode(&name, kv.value())
+            && other.certificate.hub.key != hub.certificate.hub.key
+        {
+            return Err(Left::Denied(format!(
+                "another hub has the name {}: give this one another name, or end that one",
+                hub.id
+            )));
+        }
     }
     let id = match *lease {
         Some(id) => id,
         None => answer(client.lease_grant(LEASE_SECONDS, None)).await?.id(),
     };
     *lease = Some(id);
-    let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
-    let value = Record::Hub(Box::new(hub.clone())).encode();
+    let revision = there.map_or(0, |kv| kv.mod_revision());
+    let expected = [
+        Compare::value(meta_key, CompareOp::Equal, meta.value()),
+        Compare::mod_revision(key.clone(), CompareOp::Equal, revision),
+    ];
     let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(id)));
-    let response = answer(client.txn(Txn::new().when([unchanged]).and_then([put]))).await?;
+    let response = answer(client.txn(Txn::new().when(expected).and_then([put]))).await?;
     if !response.succeeded() {
-        return Err(Left::Failed(
+        return Err(Left::Denied(
             "the record of this hub was changed meanwhile".to_owned(),
         ));
     }
-    *written = Some(hub.clone());
     Ok(())
 }
