@@ -445,6 +445,34 @@ impl Drop for Reply {
 /// What is told after each change of the copy.
 pub type Tell = Box<dyn Fn(&[Change]) + Send>;
 
+/// The thread. Whatever ends it, the owner is told.
+fn run(
+    runtime: tokio::runtime::Runtime,
+    shared: &Arc<Shared>,
+    tell: Tell,
+    jobs: mpsc::UnboundedReceiver<Job>,
+) {
+    let both = async {
+        tokio::join!(follow::follow(shared, tell), write::serve(shared, jobs));
+    };
+    let why = match catch_unwind(AssertUnwindSafe(|| runtime.block_on(both))) {
+        Ok(()) => "the fleet was closed".to_owned(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            let why = format!("it has panicked: {}", text.unwrap_or("without words"));
+            tracing::error!(
+                why,
+                "the thread that follows etcd has ended; restart the hub"
+            );
+            why
+        }
+    };
+    shared.has_ended(why);
+    // A name that is being looked up, or a disk that hangs, keeps nobody waiting.
+    runtime.shutdown_timeout(Duration::ZERO);
+}
+
 /// A fleet's state as one hub has it.
 pub struct Fleet {
     shared: Arc<Shared>,
@@ -517,30 +545,7 @@ impl Fleet {
             .build()?;
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("fleet".to_owned());
-        let thread = thread.spawn(move || {
-            let both = async {
-                tokio::join!(
-                    follow::follow(&of_thread, tell),
-                    write::serve(&of_thread, receiver),
-                );
-            };
-            let why = match catch_unwind(AssertUnwindSafe(|| runtime.block_on(both))) {
-                Ok(()) => "the fleet was closed".to_owned(),
-                Err(panic) => {
-                    let text = panic.downcast_ref::<String>().map(String::as_str);
-                    let text = text.or(panic.downcast_ref::<&str>().copied());
-                    let why = format!("it has panicked: {}", text.unwrap_or("without words"));
-                    tracing::error!(
-                        why,
-                        "the thread that follows etcd has ended; restart the hub"
-                    );
-                    why
-                }
-            };
-            of_thread.has_ended(why);
-            // A name that is being looked up, or a disk that hangs, keeps nobody waiting.
-            runtime.shutdown_timeout(Duration::ZERO);
-        });
+        let thread = thread.spawn(move || run(runtime, &of_thread, tell, receiver));
         let thread = thread.context("cannot start the thread that follows etcd")?;
         Ok(Self {
             shared,
