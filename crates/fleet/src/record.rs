@@ -24,7 +24,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ipnet::{Ipv4Net, Ipv6Net};
 use ropewalk_config::egress::Allowed;
-use ropewalk_config::values::parse_name;
+use ropewalk_config::values::{HostPort, parse_name};
 use ropewalk_transport::PublicKey;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -389,13 +389,47 @@ pub struct HubLease {
     /// Unique name: the end of the record's key.
     #[serde(skip)]
     pub id: String,
-    /// Its name, key, addresses, region and end, signed by the fleet's key. Whoever uses them calls
-    /// [`HubCertificate::verify`]; of a record that was read only the name is checked.
-    pub certificate: HubCertificate,
+    /// Its key.
+    pub key: PublicKey,
+    /// Where sites reach it, preferred first, [`ADDRESSES_MAX`] at most.
+    #[serde(with = "endpoints")]
+    pub endpoints: Vec<HostPort>,
+    /// Its TCP port for TLS.
+    pub tcp_port: u16,
+    /// Where it is, in the operator's words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub region: String,
+    /// Version of its program.
+    pub version: String,
+    /// Name, key, addresses, region and end, signed by the fleet's key, if the fleet's key is at work. Whoever uses them
+    /// calls [`HubCertificate::verify`]; of a record that was read only the name and the key are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<HubCertificate>,
     /// Sites that it serves now.
     pub sites: u32,
     /// Share of its processors in use, percent.
     pub load_percent: u8,
+}
+
+/// Endpoints as texts.
+mod endpoints {
+    use super::{ADDRESSES_MAX, Deserialize, Deserializer, HostPort, Serializer};
+    use serde::de::Error as _;
+
+    pub fn serialize<S: Serializer>(list: &[HostPort], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(list.iter().map(ToString::to_string))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<HostPort>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        if texts.len() > ADDRESSES_MAX {
+            return Err(D::Error::custom("too many endpoints"));
+        }
+        let parse = |text: String| text.parse().map_err(D::Error::custom);
+        texts.into_iter().map(parse).collect()
+    }
 }
 
 /// Sites shall leave this hub.
@@ -561,9 +595,9 @@ impl Record {
             "hub" => {
                 let id = named()?;
                 let hub: HubLease = decode(value)?;
-                if hub.certificate.hub.id != id {
-                    let other = &hub.certificate.hub.id;
-                    let why = format!("the certificate is one of hub {other:?}");
+                let other = hub.certificate.as_ref().map(|certificate| &certificate.hub);
+                if let Some(other) = other.filter(|other| other.id != id || other.key != hub.key) {
+                    let why = format!("the certificate is one of hub {:?}", other.id);
                     return Err(Unreadable::Value(why));
                 }
                 Ok(Self::Hub(Box::new(HubLease { id, ..hub })))
@@ -740,7 +774,12 @@ mod tests {
         };
         let hub = HubLease {
             id: "b".to_owned(),
-            certificate: key.certify(entry),
+            key: key.public_key(),
+            endpoints: vec!["hub.example:4443".parse().unwrap()],
+            tcp_port: 443,
+            region: String::new(),
+            version: "1".to_owned(),
+            certificate: Some(key.certify(entry)),
             sites: 0,
             load_percent: 0,
         };

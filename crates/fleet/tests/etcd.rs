@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use ropewalk_fleet::plan::Credential;
 use ropewalk_fleet::record::Invitation;
 use ropewalk_fleet::store::WRITES_WAIT_MAX;
-use ropewalk_fleet::trust::HubEntry;
 use ropewalk_fleet::{
     Claim, EtcdState, Fleet, FleetKey, HubLease, Login, Options, Pools, Refusal, Request,
     Signature, Terms, Tls, Unqueued, WriteError, backup,
@@ -254,13 +253,12 @@ fn enrol_as(by: u32, site: &Identity) -> Request {
 fn lease(id: &str, hub: u32) -> HubLease {
     HubLease {
         id: id.to_owned(),
-        certificate: fleet_key().certify(HubEntry {
-            id: id.to_owned(),
-            key: key(hub),
-            addresses: Vec::new(),
-            region: String::new(),
-            until: 1,
-        }),
+        key: key(hub),
+        endpoints: Vec::new(),
+        tcp_port: 443,
+        region: String::new(),
+        version: "1".to_owned(),
+        certificate: None,
         sites: 1,
         load_percent: 3,
     }

@@ -530,7 +530,7 @@ async fn keep_by(
             return Ok(());
         }
         if let Ok(Record::Hub(other)) = Record::decode(&name, kv.value())
-            && other.certificate.hub.key != hub.certificate.hub.key
+            && other.key != hub.key
         {
             return Err(Left::Denied(format!(
                 "another hub has the name {}: give this one another name, or end that one",
