@@ -10,6 +10,7 @@
 
 mod answer;
 mod balance;
+mod fleet;
 mod history;
 mod metric;
 pub mod prometheus;
@@ -26,6 +27,7 @@ pub use answer::{
     TunnelSchedulers,
 };
 pub use balance::{BalanceStatus, DirectStatus, RuleStatus, UplinkStatus, WayStatus};
+pub use fleet::{EtcdStatus, FleetHub, FleetStatus};
 pub use history::{Happened, History, UplinkHistory};
 pub use metric::{Measured, Metric};
 pub use quota::{Quota, QuotaStatus};

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::words::Words;
-use crate::{BalanceStatus, DirectStatus, PathStatus, TunnelStatus};
+use crate::{BalanceStatus, DirectStatus, FleetStatus, PathStatus, TunnelStatus};
 
 /// State of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +46,9 @@ pub struct Status {
     /// The threads of a hub that has several; each serves a part of the sites.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerStatus>,
+    /// Of a hub that belongs to a fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetStatus>,
     /// One entry per peer: the hub of a site, the known sites of a hub, both of a relay.
     pub tunnels: Vec<TunnelStatus>,
     /// What is to be said of the whole gateway; empty when all is well.

@@ -13,6 +13,7 @@ use ropewalk_core::hold::Freeze;
 use super::HUB_CONFIG;
 use super::common::{self, Common, RoleDefaults};
 use super::egress::{self, Allowed};
+use super::fleet::{self, FleetConfig};
 use super::reader::{self, Problems, Section, read};
 use super::survey::Table;
 use super::values::patterns::{ADDRESS_PORT, HOST_PORT, PATH};
@@ -64,7 +65,9 @@ pub struct HubConfig {
     /// What sites may reach beside the internet and the hub's inner addresses, unless their entries
     /// say something else.
     pub allow: Vec<Allowed>,
-    /// File of the known sites.
+    /// The fleet whose sites this hub serves; without one it has sites of its own.
+    pub fleet: Option<Box<FleetConfig>>,
+    /// File of the known sites, of a hub without a fleet.
     pub sites_file: PathBuf,
     /// Threads that move packets, 1 to [`WORKERS_MAX`]; `None` leaves the number to the program.
     pub workers: Option<usize>,
@@ -168,6 +171,14 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
         allow
     });
     let allow = allow.unwrap_or_default();
+    let fleet = root.optional("fleet", fleet::read).flatten().map(Box::new);
+    if root.has("fleet") && !root.has("name") {
+        root.reject(
+            "name",
+            "missing",
+            "write a name that no other hub has: each hub of a fleet is known by its name",
+        );
+    }
     let shown = "\"/var/lib/ropewalk/sites.toml\"";
     let sites_file = root.like(PATH).text("sites_file", shown, parse_path);
     let workers = read_workers(root);
@@ -186,6 +197,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
         masquerade,
         routes_table,
         allow,
+        fleet,
         onward: None,
     }
 }

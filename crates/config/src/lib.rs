@@ -13,6 +13,7 @@ pub mod common;
 pub mod described;
 pub mod direct;
 pub mod egress;
+pub mod fleet;
 mod hold;
 pub mod hub;
 pub mod reader;
@@ -35,6 +36,7 @@ use std::path::{Path, PathBuf};
 use reader::Problems;
 
 pub use balance::BalanceConfig;
+pub use fleet::FleetConfig;
 pub use hub::HubConfig;
 pub use relay::RelayConfig;
 pub use site::SiteConfig;

@@ -218,6 +218,18 @@ impl<'t> Section<'t> {
         value
     }
 
+    /// Reads the table `key` if it is there.
+    pub fn optional<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&mut Section<'t>) -> T,
+    ) -> Option<T> {
+        if self.survey.is_none() && !self.has(key) {
+            return None;
+        }
+        Some(self.section(key, read))
+    }
+
     /// Reads each table of the list `key`, at most `max` of them.
     pub fn sections<T>(
         &mut self,

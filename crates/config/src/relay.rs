@@ -93,6 +93,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> Option<RelayConfig> {
             masquerade,
             routes_table: None,
             allow,
+            fleet: None,
             onward: Some(onward.interface.clone()),
             common: Common {
                 partner: partner(&onward.interface),

@@ -126,7 +126,7 @@ pub(super) fn read_hub(hub: &mut Section<'_>) -> Option<NextHub> {
 }
 
 /// Most hubs that wait for a site.
-const SPARES_MAX: usize = 1;
+pub const SPARES_MAX: usize = 1;
 
 fn read_spare(spare: &mut Section<'_>) -> Option<Spare> {
     let remedy = "take it from that hub: `ropewalk key`, and `public` in its configuration";
@@ -162,7 +162,7 @@ fn read_place(hub: &mut Section<'_>, remedy: &str) -> (Option<PublicKey>, Option
 }
 
 /// What every public key matches, for schemas: 32 bytes in base64.
-const KEY: &str = r"^\s*[A-Za-z0-9+/]{43}=\s*$";
+pub(super) const KEY: &str = r"^\s*[A-Za-z0-9+/]{43}=\s*$";
 
 /// What `[network]` says.
 struct Network {

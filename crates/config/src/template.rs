@@ -10,6 +10,8 @@ use ropewalk_transport::PublicKey;
 
 use super::Role;
 use super::balance::TARGETS;
+use super::site::SPARES_MAX;
+use super::token::Place;
 use super::values::HostPort;
 
 /// What differs between the configurations of hubs.
@@ -38,6 +40,8 @@ pub struct SiteTemplate {
     pub endpoints: Vec<HostPort>,
     /// The hub's TCP port.
     pub tcp_port: u16,
+    /// Further hubs, of which the first [`SPARES_MAX`] are written.
+    pub spares: Vec<Place>,
 }
 
 /// What differs between the configurations of relays.
@@ -99,7 +103,9 @@ ipv6 = \"{v6}\"
 # What sites reach beside the internet and the inner addresses of this hub: private networks, the
 # networks and services of this machine, other sites.
 # allow = [\"10.1.0.0/16\", \"site:farm\"] # example
-{common}",
+{common}
+# Several hubs with the same sites share their state on etcd: section [fleet], which `ropewalk fleet init` shows.
+",
         listen = list(&values.listen),
         tcp = list(&values.tcp_listen),
         v4 = values.pool_v4,
@@ -128,7 +134,7 @@ endpoints = {endpoints}
 # TCP port of the hub for networks that block UDP, and whether to use it then.
 tcp_port = {tcp_port}
 # tcp_fallback = true
-
+{spares}
 [network]
 # What goes through the tunnel. The default is everything; [] is only the hub and its sites.
 # routes = [\"0.0.0.0/0\", \"::/0\"]
@@ -167,8 +173,22 @@ kill_switch = true
         key = values.hub_key,
         endpoints = list(&values.endpoints),
         tcp_port = values.tcp_port,
+        spares = spares(&values.spares),
         common = common("ropewalk0", "site"),
     )
+}
+
+/// The hubs to which the site moves when its hub does not answer any more.
+fn spares(spares: &[Place]) -> String {
+    let section = |spare: &Place| {
+        format!(
+            "\n# To this hub the site moves when the one above does not answer any more.\n[[spare]]\nkey = \"{}\"\n\
+             endpoints = {}\n",
+            spare.key,
+            list(&spare.endpoints)
+        )
+    };
+    spares.iter().take(SPARES_MAX).map(section).collect()
 }
 
 /// The configuration file of a relay.
@@ -340,6 +360,7 @@ pub fn example(role: Role) -> String {
         hub_key: PublicKey::from_bytes([1; 32]),
         endpoints: vec![host("hub.example.org")],
         tcp_port: 443,
+        spares: Vec::new(),
     };
     match role {
         Role::Hub => hub(&HubTemplate {

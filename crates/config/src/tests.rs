@@ -377,6 +377,7 @@ fn relay_text(routed: bool) -> String {
             hub_key: KEY.parse().unwrap(),
             endpoints: vec!["[2001:db8::1]:4443".parse().unwrap()],
             tcp_port: 443,
+            spares: Vec::new(),
         },
         listen: vec!["0.0.0.0:4443".parse().unwrap()],
         tcp_listen: vec![],
@@ -597,6 +598,7 @@ fn templates() -> (String, String) {
         hub_key: KEY.parse().unwrap(),
         endpoints: vec!["[2001:db8::1]:4443".parse().unwrap()],
         tcp_port: 443,
+        spares: Vec::new(),
     });
     (hub, site)
 }

@@ -16,6 +16,22 @@
 //! | (1 + n) each | length of the network, network as `address/prefix` |
 //! | 4 | start of the SHA-256 of all bytes before |
 //!
+//! The token of a fleet has another version, so that programs which know one hub only refuse it in words:
+//!
+//! | bytes | contents |
+//! |---|---|
+//! | 1 | version: 4 |
+//! | 1 | 1 when a secret follows, else 0 |
+//! | 32 | the fleet's public key, from which with the secret the key of the invitation follows |
+//! | 16 | the one-time secret, if so |
+//! | 1 + n | length of the site's name, name |
+//! | 1 | number of hubs, 1 to 3, the home first |
+//! | of each hub 32 | its public key |
+//! | 2 | its TCP port, big endian |
+//! | 1 | number of its endpoints |
+//! | (1 + n) each | length of the endpoint, endpoint as `host:port` |
+//! | 4 | start of the SHA-256 of all bytes before |
+//!
 //! Invariants: a parsed token has the checksum and nothing after it. A token holds no key but the
 //! hub's public one. The secret never appears in `Debug` or in an error.
 
@@ -40,6 +56,12 @@ const FORMER: &str = "ropewalk1.";
 /// What every token starts with.
 const FAMILY: &str = "ropewalk";
 const VERSION: u8 = 3;
+/// Version of the token of a fleet.
+const FLEET_VERSION: u8 = 4;
+/// Most hubs of a token. More: more ways to join, longer tokens.
+pub const HUBS_MAX: usize = 3;
+/// Most endpoints of each hub of a fleet in a token: both families, and as many again. More: longer tokens.
+pub const FLEET_ENDPOINTS_MAX: usize = 4;
 /// Bytes of a secret: as hard to guess as a key of AES-128. More: longer tokens.
 const SECRET_BYTES: usize = 16;
 /// Tells keys of invitations from other uses of a secret.
@@ -48,9 +70,11 @@ const DERIVED: &[u8] = b"ropewalk invitation";
 const NETWORKS_MAX: usize = 2;
 const CHECKSUM_BYTES: usize = 4;
 /// Room for the bytes of every token: texts with their lengths, and all else.
-const BYTES_MAX: usize = 64 + 256 * (1 + ENDPOINTS_MAX + NETWORKS_MAX);
+const BYTES_MAX: usize = 64 + HUBS_MAX * 35 + 256 * (1 + HUBS_MAX * FLEET_ENDPOINTS_MAX);
+const _: () = assert!(HUBS_MAX * FLEET_ENDPOINTS_MAX >= ENDPOINTS_MAX + NETWORKS_MAX);
 /// Longest token that is looked at, characters.
-const CHARS_MAX: usize = 4_096;
+const CHARS_MAX: usize = 6_144;
+const _: () = assert!(CHARS_MAX > BYTES_MAX * 4 / 3);
 
 /// What proves that a site is the one that the hub has invited.
 ///
@@ -78,7 +102,7 @@ impl Secret {
         Ok(Self(bytes))
     }
 
-    /// The key pair that enrols the site at this hub.
+    /// The key pair that enrols the site at this hub, or at the hubs of the fleet with this key.
     ///
     /// # Errors
     /// When the bytes are refused as a key.
@@ -92,6 +116,26 @@ impl Secret {
             .context("no key follows from the secret")?;
         Ok(Identity::from_seed(*seed)?)
     }
+}
+
+/// Where a hub is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The hub's public key.
+    pub key: PublicKey,
+    /// The hub's TCP port for TLS.
+    pub tcp_port: u16,
+    /// Where the hub is reached, preferred first; 1 to [`FLEET_ENDPOINTS_MAX`].
+    pub endpoints: Vec<HostPort>,
+}
+
+/// The fleet of a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetPlaces {
+    /// The fleet's public key.
+    pub key: PublicKey,
+    /// Further hubs, at most [`HUBS_MAX`] less one.
+    pub others: Vec<Place>,
 }
 
 /// Everything a site must know to reach its hub.
@@ -109,6 +153,8 @@ pub struct Token {
     /// Networks that the hub routes to a relay, for its sites; at most one of each family. Empty
     /// for a plain site.
     pub networks: Vec<IpNet>,
+    /// The fleet, if the hub belongs to one. A site of a fleet has no networks.
+    pub fleet: Option<FleetPlaces>,
 }
 
 /// Why a text is not a token.
@@ -140,27 +186,34 @@ pub enum TokenError {
 }
 
 impl Token {
+    /// The key from which, with the secret, the key of the invitation follows.
+    #[must_use]
+    pub fn inviting_key(&self) -> &PublicKey {
+        let fleet = self.fleet.as_ref().map(|fleet| &fleet.key);
+        fleet.unwrap_or(&self.hub_key)
+    }
+
+    /// The hubs at which the site may join, the home first.
+    #[must_use]
+    pub fn places(&self) -> Vec<Place> {
+        let home = Place {
+            key: self.hub_key,
+            tcp_port: self.tcp_port,
+            endpoints: self.endpoints.clone(),
+        };
+        let others = self.fleet.iter().flat_map(|fleet| fleet.others.clone());
+        std::iter::once(home).chain(others).collect()
+    }
+
     /// The text form. It is a secret when it holds one.
     #[must_use]
     pub fn encode(&self) -> Zeroizing<String> {
-        let networks = &self.networks[..self.networks.len().min(NETWORKS_MAX)];
         // A buffer that grows leaves copies of the secret behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(BYTES_MAX));
-        bytes.extend_from_slice(&[VERSION, u8::from(self.secret.is_some())]);
-        bytes.extend_from_slice(self.hub_key.as_bytes());
-        if let Some(secret) = &self.secret {
-            bytes.extend_from_slice(secret.0.as_slice());
-        }
-        bytes.extend_from_slice(&self.tcp_port.to_be_bytes());
-        put_text(&mut bytes, &self.name);
-        let endpoints = &self.endpoints[..self.endpoints.len().min(ENDPOINTS_MAX)];
-        bytes.push(u8::try_from(endpoints.len()).unwrap_or(u8::MAX));
-        for endpoint in endpoints {
-            put_text(&mut bytes, &endpoint.to_string());
-        }
-        bytes.push(u8::try_from(networks.len()).unwrap_or(u8::MAX));
-        for network in networks {
-            put_text(&mut bytes, &network.to_string());
+        if let Some(fleet) = &self.fleet {
+            self.put_of_fleet(&mut bytes, &fleet.key);
+        } else {
+            self.put_of_hub(&mut bytes);
         }
         let checksum = digest(&SHA256, &bytes);
         bytes.extend_from_slice(&checksum.as_ref()[..CHECKSUM_BYTES]);
@@ -169,6 +222,39 @@ impl Token {
         text.push_str(PREFIX);
         text.push_str(&encoded);
         text
+    }
+
+    fn put_of_fleet(&self, bytes: &mut Vec<u8>, fleet: &PublicKey) {
+        bytes.extend_from_slice(&[FLEET_VERSION, u8::from(self.secret.is_some())]);
+        bytes.extend_from_slice(fleet.as_bytes());
+        if let Some(secret) = &self.secret {
+            bytes.extend_from_slice(secret.0.as_slice());
+        }
+        put_text(bytes, &self.name);
+        let mut places = self.places();
+        places.truncate(HUBS_MAX);
+        bytes.push(u8::try_from(places.len()).unwrap_or(u8::MAX));
+        for place in &places {
+            bytes.extend_from_slice(place.key.as_bytes());
+            bytes.extend_from_slice(&place.tcp_port.to_be_bytes());
+            put_endpoints(bytes, &place.endpoints, FLEET_ENDPOINTS_MAX);
+        }
+    }
+
+    fn put_of_hub(&self, bytes: &mut Vec<u8>) {
+        let networks = &self.networks[..self.networks.len().min(NETWORKS_MAX)];
+        bytes.extend_from_slice(&[VERSION, u8::from(self.secret.is_some())]);
+        bytes.extend_from_slice(self.hub_key.as_bytes());
+        if let Some(secret) = &self.secret {
+            bytes.extend_from_slice(secret.0.as_slice());
+        }
+        bytes.extend_from_slice(&self.tcp_port.to_be_bytes());
+        put_text(bytes, &self.name);
+        put_endpoints(bytes, &self.endpoints, ENDPOINTS_MAX);
+        bytes.push(u8::try_from(networks.len()).unwrap_or(u8::MAX));
+        for network in networks {
+            put_text(bytes, &network.to_string());
+        }
     }
 
     /// Reads the text form; white space around it is ignored.
@@ -220,6 +306,9 @@ impl fmt::Debug for Token {
 fn parse_body(body: &[u8]) -> Result<Token, TokenError> {
     let mut rest = body;
     let version = take::<1>(&mut rest)?[0];
+    if version == FLEET_VERSION {
+        return parse_of_fleet(rest);
+    }
     if version != VERSION {
         return Err(if version > VERSION {
             TokenError::Version
@@ -236,15 +325,7 @@ fn parse_body(body: &[u8]) -> Result<Token, TokenError> {
     };
     let tcp_port = u16::from_be_bytes(take(&mut rest)?);
     let name = parse_name(take_text(&mut rest)?).map_err(|_| TokenError::Damaged("no name"))?;
-    let count = usize::from(take::<1>(&mut rest)?[0]);
-    if count == 0 || count > ENDPOINTS_MAX {
-        return Err(TokenError::Damaged("no endpoints"));
-    }
-    let mut endpoints = Vec::new();
-    for _ in 0..count {
-        let endpoint = take_text(&mut rest)?.parse();
-        endpoints.push(endpoint.map_err(|_| TokenError::Damaged("no endpoint"))?);
-    }
+    let endpoints = take_endpoints(&mut rest, ENDPOINTS_MAX)?;
     let networks = take_networks(&mut rest)?;
     if !rest.is_empty() {
         return Err(TokenError::Damaged("too long"));
@@ -256,7 +337,70 @@ fn parse_body(body: &[u8]) -> Result<Token, TokenError> {
         name,
         endpoints,
         networks,
+        fleet: None,
     })
+}
+
+/// What follows the version in the token of a fleet.
+fn parse_of_fleet(body: &[u8]) -> Result<Token, TokenError> {
+    let mut rest = body;
+    let has_secret = take::<1>(&mut rest)?[0] == 1;
+    let key = PublicKey::from_bytes(take(&mut rest)?);
+    let secret = if has_secret {
+        Some(Secret(Zeroizing::new(take(&mut rest)?)))
+    } else {
+        None
+    };
+    let name = parse_name(take_text(&mut rest)?).map_err(|_| TokenError::Damaged("no name"))?;
+    let count = usize::from(take::<1>(&mut rest)?[0]);
+    if count == 0 || count > HUBS_MAX {
+        return Err(TokenError::Damaged("no hubs"));
+    }
+    let mut places = Vec::new();
+    for _ in 0..count {
+        places.push(Place {
+            key: PublicKey::from_bytes(take(&mut rest)?),
+            tcp_port: u16::from_be_bytes(take(&mut rest)?),
+            endpoints: take_endpoints(&mut rest, FLEET_ENDPOINTS_MAX)?,
+        });
+    }
+    if !rest.is_empty() {
+        return Err(TokenError::Damaged("too long"));
+    }
+    let home = places.remove(0);
+    Ok(Token {
+        hub_key: home.key,
+        secret,
+        tcp_port: home.tcp_port,
+        name,
+        endpoints: home.endpoints,
+        networks: Vec::new(),
+        fleet: Some(FleetPlaces {
+            key,
+            others: places,
+        }),
+    })
+}
+
+fn put_endpoints(bytes: &mut Vec<u8>, endpoints: &[HostPort], most: usize) {
+    let endpoints = &endpoints[..endpoints.len().min(most)];
+    bytes.push(u8::try_from(endpoints.len()).unwrap_or(u8::MAX));
+    for endpoint in endpoints {
+        put_text(bytes, &endpoint.to_string());
+    }
+}
+
+fn take_endpoints(rest: &mut &[u8], most: usize) -> Result<Vec<HostPort>, TokenError> {
+    let count = usize::from(take::<1>(rest)?[0]);
+    if count == 0 || count > most {
+        return Err(TokenError::Damaged("no endpoints"));
+    }
+    let mut endpoints = Vec::new();
+    for _ in 0..count {
+        let endpoint = take_text(rest)?.parse();
+        endpoints.push(endpoint.map_err(|_| TokenError::Damaged("no endpoint"))?);
+    }
+    Ok(endpoints)
 }
 
 /// The networks of a relay: one, or one of each family; none of a plain site.
@@ -317,7 +461,55 @@ mod tests {
                 "[2001:db8::1]:4443".parse().unwrap(),
             ],
             networks: Vec::new(),
+            fleet: None,
         }
+    }
+
+    fn of_fleet(others: u8) -> Token {
+        let place = |number: u8| Place {
+            key: PublicKey::from_bytes([number + 20; 32]),
+            tcp_port: 444,
+            endpoints: vec![format!("hub{number}.example:4443").parse().unwrap()],
+        };
+        let fleet = FleetPlaces {
+            key: PublicKey::from_bytes([5; 32]),
+            others: (0..others).map(place).collect(),
+        };
+        Token {
+            fleet: Some(fleet),
+            ..token(true)
+        }
+    }
+
+    #[test]
+    fn the_token_of_a_fleet_has_its_hubs_in_their_order() {
+        for others in 0..3 {
+            let sent = of_fleet(others);
+            let got = Token::decode(&sent.encode()).unwrap();
+            assert_eq!(got.places(), sent.places());
+            assert_eq!((&got.name, &got.fleet), (&sent.name, &sent.fleet));
+            assert_eq!(got.inviting_key(), &PublicKey::from_bytes([5; 32]));
+            assert_eq!(got.secret.map(|secret| *secret.0), Some([9; SECRET_BYTES]));
+        }
+        let text = of_fleet(2).encode();
+        for cut in 0..text.len() {
+            assert!(Token::decode(&text[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    /// What the longest names take is still read.
+    #[test]
+    fn the_longest_token_of_a_fleet_is_read() {
+        let mut sent = of_fleet(2);
+        let host = |label: &str| format!("{}.{}:65535", [label; 3].join("."), "e".repeat(50));
+        let endpoint: HostPort = host(&"h".repeat(63)).parse().unwrap();
+        sent.name = "n".repeat(63);
+        sent.endpoints = vec![endpoint.clone(); FLEET_ENDPOINTS_MAX];
+        for place in &mut sent.fleet.as_mut().unwrap().others {
+            place.endpoints = vec![endpoint.clone(); FLEET_ENDPOINTS_MAX];
+        }
+        let got = Token::decode(&sent.encode()).unwrap();
+        assert_eq!(got.places(), sent.places());
     }
 
     #[test]
@@ -398,7 +590,7 @@ mod tests {
             body.extend_from_slice(&[7; 40]);
             parse_body(&body).unwrap_err()
         };
-        assert_eq!(of_version(VERSION + 1), TokenError::Version);
+        assert_eq!(of_version(FLEET_VERSION + 1), TokenError::Version);
         assert_eq!(of_version(VERSION - 1), TokenError::Older);
         assert!(
             TokenError::Version

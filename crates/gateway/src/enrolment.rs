@@ -19,10 +19,12 @@ use rustix::event::epoll;
 use crate::engine::random_u64;
 use crate::exit::NotRunning;
 use crate::service::resolve::{name_servers, resolve};
-use crate::token::{Secret, Token};
+use crate::token::{Place, Secret, Token};
 
 /// How long the hub may take to answer. Longer: surer on bad links, later words where the hub is down.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for each of several hubs. Longer: surer on bad links, a hub that is gone keeps the site waiting for longer.
+const PATIENCE_OF_EACH: Duration = Duration::from_secs(10);
 /// Interfaces that are tried beside the routing table's choice. More: more ways, more attempts at once.
 const DEVICES_MAX: usize = 4;
 /// Send and receive buffer of each socket, bytes: a handshake needs little.
@@ -34,19 +36,69 @@ const EVENTS: usize = 64;
 /// The only session here.
 const SESSION: Owner = Owner(0);
 
-/// Says at the hub that the invited site has this key.
+/// Says at the hub that the invited site has this key, or at one of the hubs of a fleet: the first one that lets it in.
+/// The place of that hub among those of the token.
 ///
 /// # Errors
-/// The hub refuses, in its words, or does not answer in time.
-pub fn enrol(token: &Token, secret: &Secret, identity: Identity) -> anyhow::Result<()> {
-    let settings = JoinSettings {
-        invitation: secret.identity(&token.hub_key)?,
-        hub_key: token.hub_key,
-        identity,
-        hub_addresses: addresses(token)?,
-        tcp_port: token.tcp_port,
-        devices: devices(),
+/// A hub refuses, in its words, or none lets the site in in time.
+pub fn enrol(token: &Token, secret: &Secret, identity: &Identity) -> anyhow::Result<usize> {
+    let invitation = secret.identity(token.inviting_key())?;
+    let places = token.places();
+    let patience = if places.len() > 1 {
+        PATIENCE_OF_EACH
+    } else {
+        PATIENCE
     };
+    let mut problems = Vec::new();
+    for (number, place) in places.iter().enumerate() {
+        let settings = addresses(place).map(|hub_addresses| JoinSettings {
+            invitation: invitation.clone(),
+            hub_key: place.key,
+            identity: identity.clone(),
+            hub_addresses,
+            tcp_port: place.tcp_port,
+            devices: devices(),
+        });
+        let error = match settings.and_then(|settings| ask(settings, patience)) {
+            Ok(()) => return Ok(number),
+            Err(error) => error,
+        };
+        // What a hub says of the invitation is what every hub of the fleet would say.
+        if places.len() == 1
+            || error
+                .downcast_ref::<Refused>()
+                .is_some_and(|why| why.is_final)
+        {
+            return Err(error);
+        }
+        problems.push((place.endpoints[0].to_string(), error));
+    }
+    Err(of_fleet(&problems))
+}
+
+/// Why no hub of a fleet has let the site in.
+fn of_fleet(problems: &[(String, anyhow::Error)]) -> anyhow::Error {
+    let each = problems
+        .iter()
+        .map(|(hub, error)| format!("{hub}: {error:#}"));
+    let text = format!(
+        "no hub of the fleet has let this machine in; while the hubs miss their common state (etcd) nobody can join, so try \
+         again later ({})",
+        each.collect::<Vec<_>>().join("; ")
+    );
+    if problems.iter().all(|(_, error)| error.is::<Refused>()) {
+        Refused {
+            text,
+            is_final: true,
+        }
+        .into()
+    } else {
+        NotRunning(text).into()
+    }
+}
+
+/// Asks one hub, for so long at most.
+fn ask(settings: JoinSettings, patience: Duration) -> anyhow::Result<()> {
     let base = std::time::Instant::now();
     let mut session = Session::joining(
         settings,
@@ -71,29 +123,32 @@ pub fn enrol(token: &Token, secret: &Secret, identity: Identity) -> anyhow::Resu
             slice: Slice::WHOLE,
         },
     );
-    let outcome = drive(base, &mut session, &mut sockets)?;
+    let outcome = drive(base, patience, &mut session, &mut sockets)?;
     let now = Instant::ZERO + base.elapsed();
     session.shutdown(now, &mut sockets.of(SESSION));
     match outcome {
         Some(Outcome::Enrolled) => Ok(()),
-        Some(Outcome::Refused(reason)) => bail!(Refused(format!("the hub refuses: {reason}"))),
-        Some(Outcome::Unknown) => bail!(Refused(
+        Some(Outcome::Refused(reason)) => bail!(Refused {
+            text: format!("the hub refuses: {reason}"),
+            is_final: true,
+        }),
+        Some(Outcome::Unknown) => bail!(refused(
             "the hub does not know this invitation: it was revoked, or a later one has taken its \
              place; ask for a new one"
                 .to_owned()
         )),
         // Who can end connections on one way could say so in the hub's place.
-        None if session.role().may_be_unknown() => bail!(Refused(format!(
+        None if session.role().may_be_unknown() => bail!(refused(format!(
             "somebody says that the hub does not know this invitation, and no way to the hub says \
              otherwise within {} s: it may be revoked; ask for a new one, or try again elsewhere",
-            PATIENCE.as_secs()
+            patience.as_secs()
         ))),
-        Some(Outcome::OtherKey) => bail!(Refused(OTHER_KEY.to_owned())),
-        None if session.role().may_have_other_key() => bail!(Refused(format!(
+        Some(Outcome::OtherKey) => bail!(refused(OTHER_KEY.to_owned())),
+        None if session.role().may_have_other_key() => bail!(refused(format!(
             "on some way {OTHER_KEY}; on no other way did the hub answer within {} s",
-            PATIENCE.as_secs()
+            patience.as_secs()
         ))),
-        None => Err(NotRunning(no_answer(session.role().problems())).into()),
+        None => Err(NotRunning(no_answer(session.role().problems(), patience)).into()),
     }
 }
 
@@ -101,7 +156,7 @@ pub fn enrol(token: &Token, secret: &Secret, identity: Identity) -> anyhow::Resu
 const OTHER_KEY: &str = "the hub has another key than this token: ask for a new token";
 
 /// Why no hub answered, from what went wrong last on each way; ways with the same problem stand together.
-fn no_answer(problems: &BTreeMap<String, String>) -> String {
+fn no_answer(problems: &BTreeMap<String, String>, patience: Duration) -> String {
     let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (way, why) in problems {
         ways.entry(why).or_default().push(way);
@@ -124,23 +179,36 @@ fn no_answer(problems: &BTreeMap<String, String>) -> String {
     };
     format!(
         "no answer from the hub within {} s ({}); {remedy}, then run the same command again",
-        PATIENCE.as_secs(),
+        patience.as_secs(),
         listed.join("; ")
     )
 }
 
 /// The hub has refused: a repetition changes nothing until its operator does something.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Refused(String);
+#[error("{text}")]
+pub struct Refused {
+    text: String,
+    /// Whether another hub of the same fleet would say the same. One whose copy of the state is behind does not know an
+    /// invitation yet.
+    is_final: bool,
+}
+
+const fn refused(text: String) -> Refused {
+    Refused {
+        text,
+        is_final: false,
+    }
+}
 
 /// Takes turns until there is an outcome or no patience left.
 fn drive(
     base: std::time::Instant,
+    patience: Duration,
     session: &mut Session<Joining>,
     sockets: &mut Sockets,
 ) -> anyhow::Result<Option<Outcome>> {
-    let end = Instant::ZERO + PATIENCE;
+    let end = Instant::ZERO + patience;
     let mut events = Vec::with_capacity(EVENTS);
     loop {
         let now = Instant::ZERO + base.elapsed();
@@ -167,7 +235,7 @@ fn drive(
     }
 }
 
-fn addresses(token: &Token) -> anyhow::Result<Vec<SocketAddr>> {
+fn addresses(place: &Place) -> anyhow::Result<Vec<SocketAddr>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -176,7 +244,7 @@ fn addresses(token: &Token) -> anyhow::Result<Vec<SocketAddr>> {
     } else {
         Vec::new()
     };
-    let (addresses, failures) = runtime.block_on(resolve(&token.endpoints, &servers));
+    let (addresses, failures) = runtime.block_on(resolve(&place.endpoints, &servers));
     if addresses.is_empty() {
         bail!(
             "the hub's address is not found ({}); check the network and run the same command again",
@@ -210,7 +278,7 @@ mod tests {
         let owned = problems
             .iter()
             .map(|(way, why)| ((*way).to_owned(), (*why).to_owned()));
-        no_answer(&owned.collect())
+        no_answer(&owned.collect(), PATIENCE)
     }
 
     #[test]

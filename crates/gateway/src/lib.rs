@@ -12,9 +12,11 @@
 pub mod cli;
 pub mod client;
 pub mod doctor;
+mod endpoints;
 pub mod engine;
 pub mod enrolment;
 pub mod exit;
+pub mod fleet;
 mod http_server;
 pub mod hub_keys;
 pub mod key_file;

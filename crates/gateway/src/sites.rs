@@ -142,6 +142,13 @@ pub struct Sites {
 }
 
 impl Sites {
+    /// These sites.
+    #[must_use]
+    pub fn of(mut sites: Vec<Site>) -> Self {
+        sites.sort_by(|a, b| a.name.cmp(&b.name));
+        Self { sites }
+    }
+
     /// Reads the sites file of a hub; a missing file is a hub without sites. An empty one is none: the program
     /// writes a comment into a file without sites.
     ///

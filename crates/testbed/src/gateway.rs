@@ -22,6 +22,8 @@ use crate::{cleanup, programs};
 pub struct GatewaySpec {
     /// Lines of a hub before the first section, such as `workers = 2`.
     pub root: String,
+    /// Where sites reach a hub; empty takes the addresses of the topology.
+    pub public: Vec<String>,
     /// Lines for the `[tunnel]` section, such as `scheduler = "htmt"`.
     pub tunnel: String,
     /// Lines for the `[network]` section.
@@ -78,17 +80,38 @@ impl Gateway {
     /// # Errors
     /// If files cannot be written or the program is missing.
     pub fn hub(namespace: &Namespace, directory: &Path, spec: &GatewaySpec) -> Result<Self> {
-        let mut gateway = Self::new("hub", "hub", namespace, directory)?;
+        Self::hub_named(namespace, directory, "hub", spec)
+    }
+
+    /// The same of one of several hubs.
+    ///
+    /// # Errors
+    /// As [`Self::hub`].
+    pub fn hub_named(
+        namespace: &Namespace,
+        directory: &Path,
+        name: &str,
+        spec: &GatewaySpec,
+    ) -> Result<Self> {
+        let mut gateway = Self::new("hub", name, namespace, directory)?;
         gateway.program.clone_from(&spec.program);
         let mut text = gateway.paths();
         text += &gateway.key_file();
         text += &spec.root;
+        let public = if spec.public.is_empty() {
+            vec![
+                format!("{HUB}:{UDP_PORT}"),
+                format!("[{HUB_V6}]:{UDP_PORT}"),
+            ]
+        } else {
+            spec.public.clone()
+        };
         let _ = write!(
             text,
             "\n[listen]\n\
              udp = [\"0.0.0.0:{UDP_PORT}\", \"[::]:{UDP_PORT}\"]\n\
              tcp = [\"0.0.0.0:{TCP_PORT}\", \"[::]:{TCP_PORT}\"]\n\
-             public = [\"{HUB}:{UDP_PORT}\", \"[{HUB_V6}]:{UDP_PORT}\"]\n\
+             public = {public:?}\n\
              [pool]\nipv4 = \"10.86.0.0/24\"\nipv6 = \"fd86:1::/64\"\n\
              [network]\n{}\n",
             spec.network
@@ -126,6 +149,8 @@ impl Gateway {
             text += &gateway.key_file();
         }
         text += &section(&joined, "hub").context("join wrote no [hub] section")?;
+        // The further hubs of a fleet.
+        text += &section(&joined, "[spare]").unwrap_or_default();
         let _ = write!(text, "[network]\n{}\n", spec.network);
         text += &gateway.sections(spec);
         text += &spec.uplinks();

@@ -1,7 +1,7 @@
 //! `ropewalk invite`: makes, lists and revokes the sites of a hub.
 
 use std::io::{self, IsTerminal};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use clap::Args;
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use ropewalk_api::Reloaded;
-use ropewalk_io::netlink::{self, Interface};
 use ropewalk_session::WEIGHT_MAX;
 use ropewalk_transport::PublicKey;
 use zeroize::Zeroizing;
@@ -18,9 +17,10 @@ use zeroize::Zeroizing;
 use super::output::{self, Colour, Style, Table};
 use super::{Global, status};
 use crate::client::Client;
-use crate::key_file;
+use crate::fleet::desk::Desk;
 use crate::sites::{Credential, Invitation, Joined, RATE_MAX, Site, Sites, Terms, Time};
-use crate::token::{Secret, Token};
+use crate::token::{FleetPlaces, Place, Secret, Token};
+use crate::{endpoints, key_file};
 use ropewalk_config::WrongUsage;
 use ropewalk_config::egress::{ALLOW_MAX, Allowed};
 use ropewalk_config::hub::ENDPOINTS_MAX;
@@ -140,6 +140,11 @@ impl Invite {
             );
         }
         let hub = config::load_inviting(path).context("the configuration is not usable")?;
+        let socket = global.socket.as_deref().unwrap_or(&hub.common.socket);
+        if let Some(fleet) = hub.fleet.as_deref() {
+            let desk = Desk::open(&hub, fleet, socket)?;
+            return self.run_in_fleet(&hub, &desk);
+        }
         if self.list {
             let sites = Sites::load(&hub)?;
             return if self.json {
@@ -161,12 +166,114 @@ impl Invite {
         self.invite(global, &hub)
     }
 
+    /// The same in a fleet: nothing is written on this machine.
+    fn run_in_fleet(self, hub: &HubConfig, desk: &Desk<'_>) -> anyhow::Result<()> {
+        if self.list {
+            desk.look();
+            note_age(desk);
+            let sites = desk.sites()?;
+            return if self.json {
+                let text = serde_json::to_string_pretty(&sites)?;
+                Ok(output::print(&format!("{text}\n"))?)
+            } else {
+                list(&sites)
+            };
+        }
+        if let Some(name) = &self.revoke {
+            desk.revoke(name)?;
+            output::note(&format!(
+                "site {name} is revoked; every hub that etcd reaches shuts it out within seconds"
+            ));
+            return Ok(());
+        }
+        if self.reload {
+            return Err(WrongUsage(
+                "a hub of a fleet has no sites file: its sites come from etcd by themselves"
+                    .to_owned(),
+            )
+            .into());
+        }
+        if self.relay {
+            return Err(WrongUsage(
+                "a fleet has no networks for relays yet: let the relay join a hub without a fleet"
+                    .to_owned(),
+            )
+            .into());
+        }
+        let fleet_key = desk.key();
+        let wanted = self.prepare(hub, &fleet_key)?;
+        let site = desk.add(&wanted.name, wanted.credential, wanted.terms)?;
+        let own = Place {
+            key: wanted.hub_key,
+            tcp_port: hub.tcp_port(),
+            endpoints: wanted.endpoints,
+        };
+        let mut places = desk.places(own);
+        describe_addresses(hub, &site);
+        for place in &places {
+            let endpoints: Vec<_> = place.endpoints.iter().map(ToString::to_string).collect();
+            output::note(&format!(
+                "it will look for a hub at {}",
+                endpoints.join(", ")
+            ));
+        }
+        // The secret is nowhere else by now: nothing may fail before it is handed out.
+        let unknown = desk.sites().map(|all| unknown_sites(&site, &all));
+        warn_of_unknown(hub, &wanted.name, unknown.unwrap_or_default());
+        let home = places.remove(0);
+        let token = Token {
+            hub_key: home.key,
+            secret: wanted.secret,
+            tcp_port: home.tcp_port,
+            name: wanted.name,
+            endpoints: home.endpoints,
+            networks: Vec::new(),
+            fleet: Some(FleetPlaces {
+                key: fleet_key,
+                others: places,
+            }),
+        };
+        hand_out(&token, wanted.ends, wanted.output.as_deref(), wanted.qr)
+    }
+
     fn invite(self, global: &Global, hub: &HubConfig) -> anyhow::Result<()> {
+        let hub_key = key_file::load(&hub.common.key_file)?.public_key();
+        let relay = self.relay;
+        let wanted = self.prepare(hub, &hub_key)?;
+        let name = wanted.name;
+        let (site, unknown) = Sites::edit(hub, |sites| {
+            let terms = Terms {
+                relay,
+                ..wanted.terms
+            };
+            let site = sites.add(hub, &name, wanted.credential, terms)?;
+            let unknown = unknown_sites(&site, sites);
+            Ok((site, unknown))
+        })?;
+        describe(hub, &site, &wanted.endpoints);
+        warn_of_unknown(hub, &name, unknown);
+        let told = tell_running_hub(global, hub);
+        let token = Token {
+            hub_key,
+            secret: wanted.secret,
+            tcp_port: hub.tcp_port(),
+            name,
+            endpoints: wanted.endpoints,
+            networks: site.networks,
+            fleet: None,
+        };
+        // Also when the running hub did not take the change over: the secret is nowhere else.
+        hand_out(&token, wanted.ends, wanted.output.as_deref(), wanted.qr)?;
+        told
+    }
+
+    /// Checks what is asked for, and makes the secret. The key of the invitation follows from that and `inviting`.
+    fn prepare(self, hub: &HubConfig, inviting: &PublicKey) -> anyhow::Result<Wanted> {
         let name = self
             .name
             .ok_or_else(|| WrongUsage("give the site a name".to_owned()))?;
         let hub_key = key_file::load(&hub.common.key_file)?.public_key();
-        let endpoints = endpoints(hub, self.endpoint)?;
+        let endpoints = endpoints_of(hub, self.endpoint)?;
         if hub.is_relay() && name == config::relay::NEXT_HUB {
             bail!("{name} is what a relay calls its next hub; choose another name for the site");
         }
@@ -196,41 +303,67 @@ impl Invite {
             (None, Credential::Key(key))
         } else {
             let secret = Secret::generate()?;
-            let invitation = Invitation::new(secret.identity(&hub_key)?.public_key(), ends);
+            let invitation = Invitation::new(secret.identity(inviting)?.public_key(), ends);
             (Some(secret), Credential::Invitation(invitation))
         };
         let terms = Terms {
             replace: self.replace,
-            relay: self.relay,
+            relay: false,
             weight: self.weight,
             rate_mbit: self.rate,
             allow: (!self.allow.is_empty()).then_some(self.allow),
         };
-        let (site, unknown) = Sites::edit(hub, |sites| {
-            let site = sites.add(hub, &name, credential, terms)?;
-            let unknown = unknown_sites(&site, sites);
-            Ok((site, unknown))
-        })?;
-        describe(hub, &site, &endpoints);
-        for other in unknown {
-            output::note(&format!(
-                "warning: {name} may reach site {other}, which this {} does not know: correct the name with \
-                 --allow, or invite {other}",
-                hub.common.role
-            ));
-        }
-        let told = tell_running_hub(global, hub);
-        let token = Token {
-            hub_key,
-            secret,
-            tcp_port: hub.tcp_port(),
+        Ok(Wanted {
             name,
+            hub_key,
             endpoints,
-            networks: site.networks,
-        };
-        // Also when the running hub did not take the change over: the secret is nowhere else.
-        hand_out(&token, ends, self.output.as_deref(), self.qr)?;
-        told
+            credential,
+            secret,
+            ends,
+            terms,
+            output: self.output,
+            qr: self.qr,
+        })
+    }
+}
+
+/// An invitation before anybody knows of it.
+struct Wanted {
+    name: String,
+    hub_key: PublicKey,
+    /// Of this hub.
+    endpoints: Vec<HostPort>,
+    credential: Credential,
+    secret: Option<Secret>,
+    ends: Time,
+    terms: Terms,
+    output: Option<PathBuf>,
+    qr: bool,
+}
+
+/// Says how old the list is, where etcd does not answer.
+fn note_age(desk: &Desk<'_>) {
+    let status = desk.status();
+    if status.etcd.is_there() {
+        return;
+    }
+    let age = status.age_s.map_or_else(
+        || "this machine has none of the fleet yet".to_owned(),
+        |age| format!("this is its state of {} ago", output::duration(age)),
+    );
+    output::note(&format!(
+        "warning: etcd does not answer ({}); {age}",
+        status.etcd.why.unwrap_or_default()
+    ));
+}
+
+fn warn_of_unknown(hub: &HubConfig, name: &str, unknown: Vec<String>) {
+    for other in unknown {
+        output::note(&format!(
+            "warning: {name} may reach site {other}, which this {} does not know: correct the name with \
+             --allow, or invite {other}",
+            hub.common.role
+        ));
     }
 }
 
@@ -246,6 +379,14 @@ fn unknown_sites(site: &Site, sites: &Sites) -> Vec<String> {
 
 /// Says where the site will be, and where it will look for the hub.
 fn describe(hub: &HubConfig, site: &Site, endpoints: &[HostPort]) {
+    describe_addresses(hub, site);
+    let role = hub.common.role;
+    for endpoint in endpoints {
+        output::note(&format!("it will look for this {role} at {endpoint}"));
+    }
+}
+
+fn describe_addresses(hub: &HubConfig, site: &Site) {
     let role = hub.common.role;
     let addresses: Vec<_> = site.addresses().map(|ip| ip.to_string()).collect();
     let addresses = addresses.join(" and ");
@@ -257,9 +398,6 @@ fn describe(hub: &HubConfig, site: &Site, endpoints: &[HostPort]) {
         let networks: Vec<_> = site.networks.iter().map(ToString::to_string).collect();
         let networks = networks.join(" and ");
         output::note(&format!("its own sites get addresses of {networks}"));
-    }
-    for endpoint in endpoints {
-        output::note(&format!("it will look for this {role} at {endpoint}"));
     }
 }
 
@@ -435,125 +573,26 @@ fn tell_running_hub(global: &Global, hub: &HubConfig) -> anyhow::Result<()> {
 
 /// What the token says of where the hub is: the command line, else the configuration, else the
 /// interface with the default route.
-fn endpoints(hub: &HubConfig, given: Vec<HostPort>) -> anyhow::Result<Vec<HostPort>> {
+fn endpoints_of(hub: &HubConfig, given: Vec<HostPort>) -> anyhow::Result<Vec<HostPort>> {
     if given.len() > ENDPOINTS_MAX {
         return Err(WrongUsage(format!("a token holds {ENDPOINTS_MAX} endpoints at most")).into());
     }
     if !given.is_empty() {
         return Ok(given);
     }
-    if !hub.public.is_empty() {
-        return Ok(hub.public.clone());
-    }
-    let interfaces = netlink::snapshot().context("cannot look for this hub's address")?;
-    let found = detect(&interfaces, hub.udp_port());
-    let remedy = "say how it is reached with --endpoint HOST:PORT, or once and for all with \
-                  `public` in [listen] of the configuration";
-    if found.is_empty() {
-        bail!("no interface with a default route has a usable address; {remedy}");
-    }
-    if !found.iter().any(|(_, public)| *public) {
+    let found = endpoints::of(hub)?;
+    if found.are_private {
         output::note(&format!(
-            "warning: the address found is private: sites elsewhere cannot reach it; {remedy}"
+            "warning: the address found is private: sites elsewhere cannot reach it; {}",
+            endpoints::REMEDY
         ));
     }
-    // Private ones help only when there is nothing better.
-    let any_public = found.iter().any(|(_, public)| *public);
-    let usable = found
-        .into_iter()
-        .filter(|(_, public)| *public == any_public);
-    Ok(usable
-        .map(|(endpoint, _)| endpoint)
-        .take(ENDPOINTS_MAX)
-        .collect())
-}
-
-/// Addresses of interfaces with a default route, IPv4 first, and whether each is public.
-fn detect(interfaces: &[Interface], port: u16) -> Vec<(HostPort, bool)> {
-    let usable = interfaces
-        .iter()
-        .filter(|interface| interface.up && !interface.loopback);
-    let mut found: Vec<_> = usable
-        .flat_map(|interface| {
-            interface
-                .addresses
-                .iter()
-                .filter(move |address| match address.ip {
-                    IpAddr::V4(ip) => interface.default_route_v4 && !ip.is_link_local(),
-                    IpAddr::V6(ip) => {
-                        // Addresses that change would outlive the token only briefly.
-                        interface.default_route_v6
-                            && !ip.is_unicast_link_local()
-                            && !address.temporary
-                            && !address.deprecated
-                    }
-                })
-        })
-        .map(|address| {
-            let endpoint = HostPort {
-                host: address.ip.to_string(),
-                port,
-            };
-            (endpoint, is_public(address.ip))
-        })
-        .collect();
-    found.sort_by_key(|(endpoint, _)| endpoint.host.contains(':'));
-    found
-}
-
-/// Not private, shared (RFC 6598) or unique local (RFC 4193).
-fn is_public(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => {
-            let shared = u32::from(ip) & 0xffc0_0000 == u32::from(Ipv4Addr::new(100, 64, 0, 0));
-            !ip.is_private() && !shared && !ip.is_link_local()
-        }
-        IpAddr::V6(ip) => !ip.is_unique_local() && !ip.is_unicast_link_local(),
-    }
+    Ok(found.endpoints)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ropewalk_io::netlink::Address;
-
-    fn interface(name: &str, ips: &[&str], default: bool) -> Interface {
-        let address = |ip: &&str| Address {
-            ip: ip.parse().unwrap(),
-            prefix: 24,
-            temporary: ip.ends_with("::7e"),
-            deprecated: false,
-            tentative: false,
-        };
-        Interface {
-            addresses: ips.iter().map(address).collect(),
-            default_route_v4: default,
-            default_route_v6: default,
-            ..Interface::card(name, 2, &[])
-        }
-    }
-
-    #[test]
-    fn endpoint_is_the_lasting_address_of_the_default_route() {
-        let interfaces = [
-            interface("docker0", &["172.17.0.1"], false),
-            interface(
-                "eth0",
-                &["fe80::1", "2001:db8::7e", "2001:db8::1", "198.51.100.7"],
-                true,
-            ),
-        ];
-        let found: Vec<_> = detect(&interfaces, 4_443)
-            .into_iter()
-            .map(|(endpoint, public)| (endpoint.to_string(), public))
-            .collect();
-        let expected = [
-            ("198.51.100.7:4443".to_owned(), true),
-            ("[2001:db8::1]:4443".to_owned(), true),
-        ];
-        assert_eq!(found, expected);
-    }
-
     #[test]
     fn a_site_that_has_changed_its_key_since_it_joined_is_told_from_others() {
         let key = |seed| {
@@ -621,18 +660,5 @@ mod tests {
         assert!(lines.iter().all(|line| line.chars().count() == width));
         assert_eq!(lines.len(), width.div_ceil(2));
         assert!(width <= 80, "{width} columns");
-    }
-
-    #[test]
-    fn private_addresses_are_known_as_such() {
-        for (ip, public) in [
-            ("10.0.0.1", false),
-            ("100.64.0.1", false),
-            ("100.128.0.1", true),
-            ("fd00::1", false),
-            ("2001:db8::1", true),
-        ] {
-            assert_eq!(is_public(ip.parse().unwrap()), public, "{ip}");
-        }
     }
 }

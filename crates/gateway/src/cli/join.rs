@@ -102,14 +102,19 @@ impl Join {
             .into());
         }
         let entry = Entry::begin(&token, path, "site.key", "site", self.force)?;
+        let former_key = key_file::load(&entry.key).ok().map(|key| key.public_key());
+        // The hub that has answered is the one to begin with.
+        let mut places = token.places();
+        let home = places.remove(entry.enrol(&token)?);
+        let endpoint = home.endpoints[0].clone();
         let config = template::site(&SiteTemplate {
             name: token.name.clone(),
-            hub_key: token.hub_key,
-            endpoints: token.endpoints.clone(),
-            tcp_port: token.tcp_port,
+            hub_key: home.key,
+            endpoints: home.endpoints,
+            tcp_port: home.tcp_port,
+            spares: places,
         });
-        let former_key = key_file::load(&entry.key).ok().map(|key| key.public_key());
-        let former = entry.finish(&token, &config)?;
+        let former = entry.finish(&config)?;
         if let Some(former) = &former {
             output::note(&replaced(former, &config));
         }
@@ -125,7 +130,7 @@ impl Join {
              `ropewalk down{option}`; kill_switch = false in [network] turns this off\n\
              next: {next}",
             token.name,
-            token.endpoints[0],
+            endpoint,
             path.display(),
         ));
         Ok(())
@@ -205,8 +210,9 @@ pub(super) fn replaced(former: &Path, config: &str) -> String {
 }
 
 /// Keys that a token decides, by section.
-const OF_TOKEN: [(&str, &str); 4] = [
+const OF_TOKEN: [(&str, &str); 5] = [
     ("", "name"),
+    ("", "spare"),
     ("hub", "key"),
     ("hub", "endpoints"),
     ("hub", "tcp_port"),
@@ -304,7 +310,7 @@ impl<'a> Entry<'a> {
         let key = common::key_file(config, key);
         let invited = match &token.secret {
             Some(secret) => {
-                let invitation = secret.identity(&token.hub_key)?.public_key();
+                let invitation = secret.identity(token.inviting_key())?.public_key();
                 let file = pending_file(&key, invitation.as_bytes());
                 Some((secret.clone(), file))
             }
@@ -338,16 +344,22 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Enrols at the hub, and writes the configuration and the key. Returns where the former configuration is now,
-    /// if there was another.
+    /// Enrols at the hub, or at one of several. The place of that hub in the token; a token without a secret asks none.
     ///
     /// # Errors
-    /// The hub refuses or does not answer, or a file cannot be written.
-    pub(super) fn finish(self, token: &Token, config: &str) -> anyhow::Result<Option<PathBuf>> {
-        if let Some((secret, pending)) = &self.invited {
-            let identity = pending_key(pending)?;
-            enrolment::enrol(token, secret, identity.clone())?;
+    /// The hub refuses or does not answer, or the new key cannot be written.
+    pub(super) fn enrol(&self, token: &Token) -> anyhow::Result<usize> {
+        match &self.invited {
+            Some((secret, pending)) => enrolment::enrol(token, secret, &pending_key(pending)?),
+            None => Ok(0),
         }
+    }
+
+    /// Writes the configuration and the key. Returns where the former configuration is now, if there was another.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub(super) fn finish(self, config: &str) -> anyhow::Result<Option<PathBuf>> {
         let same = |text: String| text == config;
         let is_other =
             self.config.exists() && !std::fs::read_to_string(self.config).is_ok_and(same);
@@ -415,7 +427,8 @@ fn is_of(config: &Path, token: &Token) -> bool {
         value.and_then(toml::Value::as_str) == Some(wanted)
     };
     let hub = table.get("hub").and_then(|hub| hub.get("key"));
-    is(table.get("name"), &token.name) && is(hub, &token.hub_key.to_string())
+    let mut places = token.places().into_iter();
+    is(table.get("name"), &token.name) && places.any(|place| is(hub, &place.key.to_string()))
 }
 
 /// Behind the name of a key file: the key of a join that has not ended. An interrupted join leaves the key, for the
@@ -496,11 +509,12 @@ mod tests {
             hub_key: token.hub_key,
             endpoints: token.endpoints.clone(),
             tcp_port: 443,
+            spares: Vec::new(),
         });
         let text = format!("state_dir = \"{}\"\n{text}", state.display());
         let join = || {
             let entry = Entry::begin(&token, &path, "site.key", "site", true).unwrap();
-            entry.finish(&token, &text).unwrap();
+            entry.finish(&text).unwrap();
         };
         join();
         assert!(!file.exists(), "the keys of the former hub are still known");
@@ -519,6 +533,7 @@ mod tests {
                 hub_key: token.hub_key,
                 endpoints: token.endpoints.clone(),
                 tcp_port,
+                spares: Vec::new(),
             });
             format!("state_dir = \"{}\"\n{text}", directory.path().display())
         };
@@ -527,7 +542,7 @@ mod tests {
         let join = || {
             key_file::load_or_create(&path.with_file_name("site.key")).unwrap();
             let entry = Entry::begin(&token, &path, "site.key", "site", true).unwrap();
-            let former = entry.finish(&token, &new).unwrap()?;
+            let former = entry.finish(&new).unwrap()?;
             Some(replaced(&former, &new).replace(directory.path().to_str().unwrap(), "DIR"))
         };
         assert_eq!(
@@ -573,6 +588,7 @@ mod tests {
                 hub_key: token.hub_key,
                 endpoints: token.endpoints.clone(),
                 tcp_port: 443,
+                spares: Vec::new(),
             })
         };
         std::fs::write(&config, own("boat")).unwrap();

@@ -9,6 +9,7 @@ mod completions;
 mod dashboard;
 mod doctor;
 mod down;
+mod fleet;
 mod hub;
 mod invite;
 mod join;
@@ -55,6 +56,9 @@ const EXAMPLES: &str = "Examples:
   On a machine between them, if there is one (a relay):
     ropewalk relay --join             write keys and configuration; the hub invites with --relay
     ropewalk relay                    run it; it invites its sites as a hub does
+  On several hubs that serve the same sites (a fleet):
+    ropewalk fleet init NAME          make it; the hubs share their state on etcd
+    ropewalk fleet status             the hubs, and how old the copy of the state is
   On a machine with several uplinks and no hub anywhere:
     ropewalk balance --plan           list what would be changed
     ropewalk balance                  spread connections over the uplinks
@@ -116,6 +120,7 @@ enum CliCommand {
     KillSwitch(kill_switch::KillSwitchArgs),
     Portal(portal::PortalArgs),
     Relay(relay::Relay),
+    Fleet(fleet::FleetArgs),
     Balance(balance::Balance),
     Invite(invite::Invite),
     Join(join::Join),
@@ -150,6 +155,7 @@ pub fn main() -> ExitCode {
         CliCommand::KillSwitch(command) => command.run(global),
         CliCommand::Portal(command) => command.run(global),
         CliCommand::Relay(command) => command.run(global),
+        CliCommand::Fleet(command) => command.run(global),
         CliCommand::Balance(command) => command.run(global),
         CliCommand::Invite(command) => command.run(global),
         CliCommand::Join(command) => command.run(global),

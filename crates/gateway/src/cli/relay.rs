@@ -115,12 +115,14 @@ fn prepare(path: &Path, token: &Token, public: Vec<HostPort>, force: bool) -> an
         hub::random_pools()?.to_vec()
     };
     let (listen, tcp_listen) = hub::listen(&public);
+    let home = token.places().remove(entry.enrol(token)?);
     let text = template::relay(&RelayTemplate {
         site: SiteTemplate {
             name: token.name.clone(),
-            hub_key: token.hub_key,
-            endpoints: token.endpoints.clone(),
-            tcp_port: token.tcp_port,
+            hub_key: home.key,
+            endpoints: home.endpoints,
+            tcp_port: home.tcp_port,
+            spares: Vec::new(),
         },
         listen,
         tcp_listen,
@@ -128,7 +130,7 @@ fn prepare(path: &Path, token: &Token, public: Vec<HostPort>, force: bool) -> an
         pools,
         routed,
     });
-    if let Some(former) = entry.finish(token, &text)? {
+    if let Some(former) = entry.finish(&text)? {
         output::note(&join::replaced(&former, &text));
     }
     output::note(&format!("wrote {}", path.display()));

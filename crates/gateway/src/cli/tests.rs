@@ -30,6 +30,7 @@ fn every_command_teaches_with_examples() {
         "hub",
         "up",
         "relay",
+        "fleet",
         "invite",
         "join",
         "status",
@@ -121,6 +122,12 @@ fn wrong_usage_is_refused_and_right_usage_taken() {
         "relay --force",
         "invite --list --relay",
         "invite --list --qr",
+        "fleet",
+        "fleet init north",
+        "fleet init --endpoint http://10.0.0.1:2379",
+        "fleet drain",
+        "fleet backup",
+        "fleet restore",
         "invite boat --valid soon",
         "invite boat --valid 400d",
         "schema",
@@ -151,6 +158,13 @@ fn wrong_usage_is_refused_and_right_usage_taken() {
         "relay --config ./relay.toml",
         "relay --join - --public relay.example.org:4443 --force",
         "invite harbour --relay",
+        "fleet init north --endpoint http://10.0.0.1:2379",
+        "fleet init",
+        "fleet status --json -c ./hub.toml",
+        "fleet drain b --end --json",
+        "fleet forget b",
+        "fleet backup fleet.backup --json",
+        "fleet restore fleet.backup --force",
     ] {
         let words = std::iter::once("ropewalk").chain(line.split_whitespace());
         Cli::try_parse_from(words).expect(line);
@@ -191,6 +205,7 @@ fn keyless_token(relay: bool) -> String {
         name: "boat".to_owned(),
         endpoints: vec!["192.0.2.7:4443".parse().unwrap()],
         networks: networks.into_iter().filter(|_| relay).collect(),
+        fleet: None,
     };
     token.encode().to_string()
 }

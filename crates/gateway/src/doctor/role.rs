@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::{Check, probe};
 use crate::engine::control::Uplink;
+use crate::fleet;
 use crate::service::{direct, has_net_admin, network, resolve};
 use crate::sites::Sites;
 use ropewalk_config::egress::Allowed;
@@ -36,13 +37,19 @@ pub fn hub(config: &HubConfig, running: bool) -> Vec<Check> {
 }
 
 fn sites(config: &HubConfig) -> Check {
-    match Sites::load(config) {
+    let (sites, remedy) = if config.fleet.is_some() {
+        let remedy = "look at `ropewalk fleet status`";
+        (fleet::desk::sites_on_disk(config), remedy)
+    } else {
+        (Sites::load(config), "correct the file")
+    };
+    match sites {
         Ok(sites) if sites.all().is_empty() => {
             Check::warn("sites", "none yet", "run `ropewalk invite NAME`")
         }
         Ok(sites) => allowed(config, &sites)
             .unwrap_or_else(|| Check::ok("sites", format!("{} known", sites.all().len()))),
-        Err(error) => Check::fail("sites", format!("{error:#}"), "correct the file"),
+        Err(error) => Check::fail("sites", format!("{error:#}"), remedy),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 
 use ropewalk_api::{Direction, PathUse, Status};
 use ropewalk_core::schedule::SchedulerKind;
-pub use ropewalk_session::{KeyStep, Uplink};
+pub use ropewalk_session::{KeyStep, Statement, Uplink};
 use ropewalk_transport::PublicKey;
 
 /// A request to the engine.
@@ -48,6 +48,8 @@ pub enum Command {
         /// Whose the key is already, for the log of the hub alone.
         owner: Option<String>,
     },
+    /// Another hub of the fleet has learned which hub serves a site (hub only).
+    Claimed(Statement),
     /// Packets from elsewhere may have this size, bytes. The interface takes them with any paths,
     /// and the tunnel splits them.
     MtuFloor(usize),

@@ -403,14 +403,15 @@ impl<R: Role + Send + 'static> Engine<R> {
                 },
                 Event::Key(event) => EngineEvent::Key(event),
                 Event::Served {
+                    site,
                     addresses,
                     statement,
-                    ..
                 } => EngineEvent::Served {
+                    site,
                     addresses,
-                    epoch: statement.map_or(0, |statement| statement.epoch),
+                    statement,
                 },
-                Event::Withdrawn { addresses, .. } => EngineEvent::Withdrawn { addresses },
+                Event::Withdrawn { site, addresses } => EngineEvent::Withdrawn { site, addresses },
                 Event::Moved { hub, epoch } => EngineEvent::Moved { hub, epoch },
                 Event::MtuChanged(mtu) => {
                     let set = |mtu| self.tun.set_mtu(mtu).map(|()| mtu);
@@ -558,6 +559,9 @@ impl<R: Role + Send + 'static> Engine<R> {
                             owner,
                         },
                     ));
+                }
+                Command::Claimed(statement) => {
+                    told(session.handle_command(now, session::Command::Claimed(statement)));
                 }
                 Command::MtuFloor(bytes) => {
                     told(session.handle_command(now, session::Command::MtuFloor(bytes)));

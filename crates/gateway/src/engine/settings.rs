@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use ropewalk_session::KeyEvent;
+use ropewalk_session::{KeyEvent, Statement};
 use ropewalk_transport::PublicKey;
 use ropewalk_types::PortBlock;
 
@@ -45,13 +45,17 @@ pub enum EngineEvent {
     },
     /// This hub serves a site from now on: packets to these addresses go into the TUN interface (hub only).
     Served {
+        /// Name of the site.
+        site: String,
         /// Addresses of the site, and the networks behind it.
         addresses: Vec<IpNet>,
-        /// Rises with every move of the site to another hub; 0 of a site with one hub.
-        epoch: u64,
+        /// What the site has signed; `None` of a site with one hub.
+        statement: Option<Statement>,
     },
     /// This hub no longer serves a site with these addresses (hub only).
     Withdrawn {
+        /// Name of the site.
+        site: String,
         /// Addresses of the site, and the networks behind it.
         addresses: Vec<IpNet>,
     },

@@ -1,4 +1,4 @@
-//! Which sites a running hub lets in: the sites file, the firewall rules that follow from the file, and
+//! Which sites a running hub lets in: the sites file or the copy of the fleet's state, the firewall rules that follow from the file, and
 //! the directory by which the engine knows keys.
 //!
 //! Invariants: one list at a time is read and taken over, so that the directory never goes back to an
@@ -7,18 +7,20 @@
 
 pub(super) mod inbox;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
 use ropewalk_config::HubConfig;
-use ropewalk_session::SiteDirectory;
+use ropewalk_session::{SiteDirectory, SiteEntry};
 use ropewalk_transport::PublicKey;
 
 use self::inbox::Work;
 use super::Commands;
 use crate::engine::control::Command;
+use crate::fleet::member::Member;
 use crate::sites::{Enrolled, Refusal, Sites, Time};
 
 /// Renews the firewall rules for a list of sites.
@@ -34,6 +36,8 @@ type Forget = Box<dyn Fn(&[IpAddr]) + Send>;
 pub(super) struct Admission {
     /// As the user has it: the sites file must fit.
     pub(super) config: HubConfig,
+    /// The fleet whose sites these are; without one they are those of the file.
+    pub(super) fleet: Option<Arc<Member>>,
     /// Whether this machine carries IPv6 for sites.
     pub(super) ipv6: bool,
     /// The hub's own key.
@@ -44,6 +48,8 @@ pub(super) struct Admission {
     pub(super) forget: Forget,
     pub(super) directory: Arc<SiteDirectory>,
     pub(super) commands: Commands,
+    /// How often in a row a change of the fleet could not be taken over.
+    pub(super) failures: Cell<u64>,
 }
 
 impl Admission {
@@ -54,7 +60,14 @@ impl Admission {
     pub(super) fn work(&self, work: Work) -> anyhow::Result<String> {
         match work {
             Work::Reload => return self.reload(),
-            Work::KeepRules => (self.keep_rules)(),
+            Work::Follow => self.follow(),
+            Work::KeepRules => {
+                (self.keep_rules)();
+                // What could not be taken over is tried again.
+                if self.fleet.as_ref().is_some_and(|fleet| fleet.has_news()) {
+                    self.follow();
+                }
+            }
             Work::Confirm(key) => self.confirm(&key),
             Work::Enrol {
                 invitation,
@@ -72,9 +85,46 @@ impl Admission {
     /// The file is not usable, the rules cannot be renewed, or the engine has stopped. Only sites that were let
     /// in before go on then, less those that the file has no more.
     pub(super) fn reload(&self) -> anyhow::Result<String> {
-        let sites = Sites::load(&self.config)?;
-        self.take_over(&sites)?;
+        let sites = match &self.fleet {
+            Some(fleet) => {
+                fleet.take_sites();
+                fleet.sites()?
+            }
+            None => Sites::load(&self.config)?,
+        };
+        self.take_over(&sites)
+            .inspect_err(|_| self.put_sites_back())?;
         Ok(format!("{} sites", sites.all().len()))
+    }
+
+    fn put_sites_back(&self) {
+        if let Some(fleet) = &self.fleet {
+            fleet.put_sites_back();
+        }
+    }
+
+    /// Takes over what has changed in the copy of the fleet's state. May wait as [`Self::reload`] does.
+    fn follow(&self) {
+        let Some(fleet) = &self.fleet else { return };
+        if fleet.take_sites()
+            && let Err(error) = self.reload()
+        {
+            // It is tried each second: fewer and fewer lines.
+            let failures = self.failures.get() + 1;
+            self.failures.set(failures);
+            if failures.is_power_of_two() {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    failures,
+                    "this hub goes on with its former list of sites, and tries again each second"
+                );
+            }
+        } else {
+            self.failures.set(0);
+        }
+        for statement in fleet.take_claims() {
+            self.commands.send(Command::Claimed(statement));
+        }
     }
 
     /// Gives the holder of an invitation the key that it says, or tells it why not. May wait as
@@ -102,10 +152,15 @@ impl Admission {
 
     /// A site has connected with its next key: the former one ends. May wait as [`Self::reload`] does.
     pub(super) fn confirm(&self, key: &PublicKey) {
-        let confirmed = Sites::edit(&self.config, |sites| {
-            let confirmed = sites.confirm(key).map(|site| site.name.clone());
-            Ok((confirmed, sites.clone()))
-        });
+        let confirmed = match &self.fleet {
+            Some(fleet) => fleet
+                .confirm(*key)
+                .and_then(|site| Ok((site, fleet.sites()?))),
+            None => Sites::edit(&self.config, |sites| {
+                let confirmed = sites.confirm(key).map(|site| site.name.clone());
+                Ok((confirmed, sites.clone()))
+            }),
+        };
         let (site, sites) = match confirmed {
             Ok(confirmed) => confirmed,
             Err(error) => {
@@ -142,6 +197,9 @@ impl Admission {
         key: PublicKey,
         proved: bool,
     ) -> anyhow::Result<Option<Refusal>> {
+        if let Some(fleet) = &self.fleet {
+            return self.try_enrol_in(fleet, invitation, key, proved);
+        }
         let enrolled = Sites::edit(&self.config, |sites| {
             let (site, new) = sites.enrol(&self.hub, &invitation, key, proved, Time::now())?;
             let name = site.name.clone();
@@ -169,6 +227,40 @@ impl Admission {
         }
     }
 
+    /// The same of a site of a fleet.
+    fn try_enrol_in(
+        &self,
+        fleet: &Member,
+        invitation: PublicKey,
+        key: PublicKey,
+        proved: bool,
+    ) -> anyhow::Result<Option<Refusal>> {
+        // An answer was lost.
+        if fleet.is_enrolled(&invitation, &key) && self.knows(&key) {
+            return Ok(None);
+        }
+        if key == self.hub {
+            return Ok(Some(Refusal::KeyTaken("the hub".to_owned())));
+        }
+        let decided = match fleet.enrol(invitation, key, proved)? {
+            Ok(decided) => decided,
+            Err(refusal) => return Ok(Some(refusal)),
+        };
+        let site = decided.site;
+        if decided.joined {
+            tracing::info!(site, %key, proved, "site has joined by its invitation");
+        } else {
+            tracing::info!(site, %key, proved, "site will have another key");
+        }
+        self.take_over(&fleet.sites()?)?;
+        // Otherwise the copy is behind, and the site asks again.
+        anyhow::ensure!(
+            self.knows(&key),
+            "the copy of the fleet's state does not have the change yet"
+        );
+        Ok(None)
+    }
+
     /// Whether a site with this key may connect already.
     fn knows(&self, key: &PublicKey) -> bool {
         self.directory.find(key).is_some()
@@ -191,6 +283,15 @@ impl Admission {
         }
         // Before a new site can send.
         (self.renew)(sites).context("cannot renew the rules of what sites may reach")?;
+        if let Some(fleet) = &self.fleet {
+            let known: HashSet<_> = before
+                .iter()
+                .map(|entry| (&entry.name, entry.key))
+                .collect();
+            let is_new = |entry: &&SiteEntry| !known.contains(&(&entry.name, entry.key));
+            let new = entries.iter().filter(is_new);
+            fleet.look_at_claims_of(new.map(|entry| &entry.name));
+        }
         self.directory.replace(entries);
         self.directory.set_next_keys(sites.next_keys());
         (self.commands.0)(Command::ReloadSites)
@@ -205,7 +306,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use super::inbox::AdmissionThread;
+    use super::inbox::{AdmissionThread, Inbox};
     use super::*;
     use crate::sites::{Credential, Invitation, Terms};
     use ropewalk_transport::Identity;
@@ -244,6 +345,7 @@ mod tests {
         let (renewed, sink) = (Arc::clone(&rules), Arc::clone(&commands));
         let admission = Admission {
             config,
+            fleet: None,
             ipv6: false,
             hub: key(0),
             renew: Box::new(move |_| {
@@ -260,6 +362,7 @@ mod tests {
                 sink.lock().unwrap().push(command);
                 Ok(())
             })),
+            failures: Cell::default(),
         };
         admission.reload().unwrap();
         assert!(admission.directory.find(&key(3)).is_some());
@@ -422,7 +525,8 @@ mod tests {
             Arc::clone(&scene.admission.directory),
         );
         let admission = scene.admission;
-        let thread = AdmissionThread::start(move |work| admission.work(work)).unwrap();
+        let thread =
+            AdmissionThread::start(Inbox::default(), move |work| admission.work(work)).unwrap();
         thread.inbox.enrol(key(100), key(1), true);
         begins.recv().unwrap();
         Sites::edit(&config, |sites| sites.revoke("van")).unwrap();

@@ -47,6 +47,7 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
         memory,
         mark: memory::no_marks(),
         unoffered: Unoffered::default(),
+        fleet: None,
         is_hub: false,
     };
     let api = ApiSocket::open(&common, api).await?;
@@ -132,6 +133,7 @@ fn answer_commands(shared: Arc<Mutex<Shared>>, flows: Flows) -> CommandSink {
             Command::Uplinks(_)
             | Command::ReloadSites
             | Command::Enrolled { .. }
+            | Command::Claimed(_)
             | Command::Key(_)
             | Command::MtuFloor(_)
             | Command::Shutdown => bail!("this gateway has no tunnel"),

@@ -1,6 +1,7 @@
 //! The control side of a hub.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::num::NonZero;
 use std::path::Path;
@@ -8,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use ipnet::IpNet;
 use ropewalk_io::{conntrack, netlink};
-use ropewalk_session::{HubSettings, KeyEvent, KeyStep, SiteDirectory};
+use ropewalk_session::{HubSettings, KeyEvent, KeyStep, SiteDirectory, Statement};
 use ropewalk_transport::{Identity, PublicKey};
 use ropewalk_types::Pace;
 
@@ -27,6 +29,7 @@ use super::{
 use crate::engine::control::Command;
 use crate::engine::settings::EngineEvent;
 use crate::engine::{GROUPS, start_hub};
+use crate::fleet::member::Member;
 use crate::key_file;
 use crate::sites::Sites;
 use ropewalk_config::HubConfig;
@@ -37,6 +40,8 @@ use ropewalk_host::memory as machine_memory;
 /// From this many processors on a hub has a worker for each. With fewer a worker would take them from the
 /// kernel's share of the work, which is about as large. Not measured.
 const MANY_PROCESSORS: usize = 4;
+/// How often a hub says to its fleet how many sites it serves. Longer: fewer writes to etcd, older numbers.
+const LEASE_INTERVAL: Duration = Duration::from_secs(5);
 /// Part of the memory that packets of sites may take, one in so many, unless configured. Fewer: more memory for
 /// outages of many sites, less for all else on the machine. Not measured.
 const MEMORY_PART: u64 = 4;
@@ -65,6 +70,10 @@ pub(super) struct Hub {
     pub(super) sites: usize,
     /// Routes to the sites that are served.
     routes: SiteRoutes,
+    /// The fleet of this hub, if it has one.
+    pub(super) fleet: Option<Arc<Member>>,
+    /// Names of the sites that are served.
+    served: BTreeSet<String>,
 }
 
 pub(super) async fn run(
@@ -92,6 +101,7 @@ pub(super) async fn run(
         memory: Memory::open(&config.common, Kind::Hub),
         mark: memory::no_marks(),
         unoffered: Unoffered::default(),
+        fleet: hub.fleet.clone(),
         is_hub: true,
     };
     api.memory.follow(Arc::clone(&api.commands));
@@ -134,7 +144,8 @@ impl Hub {
             ropewalk_session::plant_fault(site);
         }
         check_pools(config)?;
-        let sites = Sites::load(config).context("the sites file is not usable")?;
+        let inbox = Inbox::default();
+        let (fleet, sites) = known_sites(config, identity.public_key(), &inbox)?;
         let configured = config;
         let config = &network::usable(config)?;
         let ipv6 = config.pool_v6.is_some();
@@ -170,14 +181,21 @@ impl Hub {
             Arc::clone(&firewall),
             directory,
         );
-        let admission = AdmissionThread::start(move |work| admission.work(work))?;
-        let inbox = admission.inbox.clone();
+        let admission = Admission {
+            fleet: fleet.clone(),
+            ..admission
+        };
+        let admission = AdmissionThread::start(inbox.clone(), move |work| admission.work(work))?;
+        // What came meanwhile, and the claims that the copy has had all along.
+        inbox.follow();
         Ok(Self {
             admission,
             reload: Arc::new(move || Box::pin(inbox.reload())),
             firewall,
             sites: sites.all().len(),
             routes: SiteRoutes::new(engine.tun.clone(), config.routes_table),
+            fleet,
+            served: BTreeSet::new(),
             engine,
         })
     }
@@ -193,8 +211,12 @@ impl Hub {
     /// The engine failed.
     pub(super) async fn serve(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
         let mut look = tokio::time::interval(RULES_INTERVAL);
+        let mut lease = tokio::time::interval(LEASE_INTERVAL);
         loop {
             tokio::select! {
+                _ = lease.tick() => if let Some(fleet) = &self.fleet {
+                    fleet.keep_lease(self.served.len());
+                },
                 _ = look.tick() => self.admission.inbox.keep_rules(),
                 asked = signals.next() => match asked {
                     Asked::Stop => return Ok(()),
@@ -210,8 +232,13 @@ impl Hub {
                     Some(EngineEvent::Key(KeyEvent::Used(key))) => {
                         self.admission.inbox.confirm(key);
                     }
-                    Some(EngineEvent::Served { addresses, epoch }) => self.routes.serve(&addresses, epoch),
-                    Some(EngineEvent::Withdrawn { addresses }) => self.routes.withdraw(&addresses),
+                    Some(EngineEvent::Served { site, addresses, statement }) => {
+                        self.serves(site, &addresses, statement.as_ref());
+                    }
+                    Some(EngineEvent::Withdrawn { site, addresses }) => {
+                        self.routes.withdraw(&addresses);
+                        self.served.remove(&site);
+                    }
                     // The engine writes tunnels down at a bounded pace for each site.
                     Some(
                         EngineEvent::TunnelUp { .. }
@@ -229,11 +256,24 @@ impl Hub {
         }
     }
 
+    /// This hub serves a site from now on, or by a newer statement.
+    fn serves(&mut self, site: String, addresses: &[IpNet], statement: Option<&Statement>) {
+        let epoch = statement.map_or(0, |statement| statement.epoch);
+        self.routes.serve(addresses, epoch);
+        if let (Some(fleet), Some(statement)) = (&self.fleet, statement) {
+            fleet.serves(&site, statement);
+        }
+        self.served.insert(site);
+    }
+
     /// Stops what serves sites, and waits for it.
     ///
     /// # Errors
     /// What made the engine fail.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
+        if let Some(fleet) = &self.fleet {
+            fleet.leave();
+        }
         // Nothing sets rules after the rules have been taken back, not even a thread that is abandoned.
         let firewall = Arc::clone(&self.firewall);
         let closed = tokio::task::spawn_blocking(move || firewall.close());
@@ -299,6 +339,24 @@ fn memory_of_each(wanted_mb: Option<u64>, workers: usize) -> u64 {
     wanted_mb.map_or(usual, |mb| mb * 1_000_000) / workers as u64
 }
 
+/// The sites of a hub, and its fleet if it has one. `inbox` is told when the fleet's state changes.
+fn known_sites(
+    config: &HubConfig,
+    key: PublicKey,
+    inbox: &Inbox,
+) -> anyhow::Result<(Option<Arc<Member>>, Sites)> {
+    let waker = inbox.clone();
+    let Some(fleet) = Member::begin(config, key, move || waker.follow())? else {
+        let sites = Sites::load(config).context("the sites file is not usable")?;
+        return Ok((None, sites));
+    };
+    let sites = fleet.sites()?;
+    if sites.all().is_empty() {
+        tracing::info!("no copy of the fleet's sites here yet; they come from etcd");
+    }
+    Ok((Some(Arc::new(fleet)), sites))
+}
+
 /// `usable` is what this machine can carry out of `config`.
 fn admission(
     engine: &RunningEngine,
@@ -315,6 +373,7 @@ fn admission(
     let lines = <RefCell<(AgainLines, AgainLines)>>::default();
     Admission {
         config: config.clone(),
+        fleet: None,
         ipv6: usable.pool_v6.is_some(),
         hub,
         renew: Box::new(move |sites| {
@@ -332,6 +391,7 @@ fn admission(
         forget: Box::new(forget),
         directory,
         commands: engine.commands.clone(),
+        failures: Cell::default(),
     }
 }
 

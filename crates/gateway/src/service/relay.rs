@@ -114,6 +114,7 @@ fn of_both(hub: &Hub, site: &Site, config: &RelayConfig) -> Api {
         memory: Memory::open(&config.hub.common, Kind::Hub),
         mark: memory::no_marks(),
         unoffered: Unoffered::default(),
+        fleet: None,
         is_hub: true,
     }
 }
@@ -175,7 +176,10 @@ fn both(hub: Commands, site: Commands) -> Commands {
                 };
                 reply.try_send(result).ok();
             }
-            Command::ReloadSites | Command::Enrolled { .. } | Command::MtuFloor(_) => {
+            Command::ReloadSites
+            | Command::Enrolled { .. }
+            | Command::Claimed(_)
+            | Command::MtuFloor(_) => {
                 (hub.0)(command)?;
             }
             Command::SetPath { .. } | Command::Uplinks(_) => (site.0)(command)?,
@@ -244,6 +248,7 @@ mod tests {
                 | Command::SetPath { .. }
                 | Command::ReloadSites
                 | Command::Enrolled { .. }
+                | Command::Claimed(_)
                 | Command::MtuFloor(_)
                 | Command::Key(_)
                 | Command::Shutdown => {}

@@ -129,6 +129,7 @@ pub(super) async fn run(
         memory,
         mark: Arc::clone(&site.mark),
         unoffered: Unoffered::default(),
+        fleet: None,
         is_hub: false,
     };
     api.memory.follow(Arc::clone(&api.commands));

@@ -49,6 +49,8 @@ pub(super) fn together(mut workers: Vec<Commands>) -> Commands {
                 refused: refused.clone(),
                 owner: owner.clone(),
             })?,
+            // The others do not serve the site.
+            Command::Claimed(statement) => send_all(&workers, || Command::Claimed(statement))?,
             Command::MtuFloor(bytes) => send_all(&workers, || Command::MtuFloor(bytes))?,
             Command::Key(step) => send_all(&workers, || Command::Key(step.clone()))?,
             Command::Shutdown => send_all(&workers, || Command::Shutdown)?,
@@ -163,6 +165,7 @@ mod tests {
                 | Command::SetPath { .. }
                 | Command::ReloadSites
                 | Command::Enrolled { .. }
+                | Command::Claimed(_)
                 | Command::Key(_)
                 | Command::MtuFloor(_)
                 | Command::Shutdown => {}

@@ -24,6 +24,21 @@ impl Time {
         Self(SystemTime::now())
     }
 
+    /// So many seconds after the beginning of 1970; the last second of the calendar if that is beyond it.
+    #[must_use]
+    pub fn from_unix(seconds: u64) -> Self {
+        // Year 9999, the last that is written with four digits.
+        let seconds = seconds.min(253_402_300_799);
+        Self(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+
+    /// Seconds since the beginning of 1970.
+    #[must_use]
+    pub fn unix(self) -> u64 {
+        let since = self.0.duration_since(SystemTime::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_secs())
+    }
+
     /// So much later; `None` beyond what the calendar holds.
     #[must_use]
     pub fn after(self, duration: Duration) -> Option<Self> {

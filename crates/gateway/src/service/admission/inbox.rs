@@ -33,6 +33,8 @@ const ASKERS_MAX: usize = 64;
 pub(in crate::service) enum Work {
     /// Reads the sites file again.
     Reload,
+    /// Takes over what has changed in the copy of the fleet's state.
+    Follow,
     /// Looks whether the firewall rules are still there.
     KeepRules,
     /// A site has connected with its next key.
@@ -49,6 +51,7 @@ impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Reload => "a reload",
+            Self::Follow => "a change of the fleet",
             Self::KeepRules => "a look at the firewall rules and the inner addresses",
             Self::Confirm(_) => "the next key of a site",
             Self::Enrol { .. } => "a site that joins",
@@ -61,6 +64,7 @@ type Answer = Result<String, String>;
 #[derive(Debug, Default)]
 struct Waiting {
     askers: Vec<oneshot::Sender<Answer>>,
+    follow: bool,
     keep_rules: bool,
     confirmed: VecDeque<PublicKey>,
     enrolments: VecDeque<Work>,
@@ -79,7 +83,9 @@ impl Waiting {
         if !self.askers.is_empty() {
             return Some((Work::Reload, std::mem::take(&mut self.askers)));
         }
-        let work = if std::mem::take(&mut self.keep_rules) {
+        let work = if std::mem::take(&mut self.follow) {
+            Work::Follow
+        } else if std::mem::take(&mut self.keep_rules) {
             Work::KeepRules
         } else if let Some(key) = self.confirmed.pop_front() {
             Work::Confirm(key)
@@ -131,6 +137,12 @@ impl Inbox {
                 answer.context("the hub is stopping, or the reload failed: see its log")?;
             answer.map_err(anyhow::Error::msg)
         }
+    }
+
+    /// The copy of the fleet's state has changed.
+    pub(in crate::service) fn follow(&self) {
+        self.lock().follow = true;
+        self.0.1.notify_one();
     }
 
     /// Looks whether the firewall rules are still there.
@@ -215,14 +227,14 @@ pub(in crate::service) struct AdmissionThread {
 }
 
 impl AdmissionThread {
-    /// Starts the thread, which does each work with `work`: what became of it, in words, for those who asked.
+    /// Starts the thread, which does each work that comes to `inbox` with `work`: what became of it, in words, for those who asked.
     ///
     /// # Errors
     /// The system has no room for a thread.
     pub(in crate::service) fn start(
+        inbox: Inbox,
         mut work: impl FnMut(Work) -> anyhow::Result<String> + Send + 'static,
     ) -> anyhow::Result<Self> {
-        let inbox = Inbox::default();
         let own = inbox.clone();
         let (ends, ended) = oneshot::channel::<Infallible>();
         std::thread::Builder::new()
@@ -293,7 +305,7 @@ mod tests {
     ) {
         let (begun, begins) = channel();
         let (ends, end) = channel::<anyhow::Result<String>>();
-        let thread = AdmissionThread::start(move |work| {
+        let thread = AdmissionThread::start(Inbox::default(), move |work| {
             begun.send(work).unwrap();
             end.recv().unwrap()
         });
@@ -316,6 +328,7 @@ mod tests {
             inbox.enrol(key(3), key(4), true);
             inbox.confirm(key(5));
             inbox.keep_rules();
+            inbox.follow();
         }
         // With another key it is another question.
         inbox.enrol(key(1), key(6), true);
@@ -329,13 +342,14 @@ mod tests {
             ends.send(done()).unwrap();
         }
         let first = [
+            Work::Follow,
             Work::KeepRules,
             Work::Confirm(key(5)),
             enrol(3, 4),
             enrol(1, 6),
         ];
-        assert_eq!(order[..4], first);
-        assert_eq!(order.len(), 2 + ENROLMENTS_MAX);
+        assert_eq!(order[..5], first);
+        assert_eq!(order.len(), 3 + ENROLMENTS_MAX);
         // It is asked again after the answer.
         inbox.enrol(key(1), key(2), true);
         assert_eq!(begins.recv().unwrap(), enrol(1, 2));
@@ -371,9 +385,9 @@ mod tests {
     fn a_panic_costs_one_answer_and_a_stop_those_that_are_not_begun() {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_time().build().unwrap();
-        let thread = AdmissionThread::start(|work| match work {
+        let thread = AdmissionThread::start(Inbox::default(), |work| match work {
             Work::Confirm(_) => panic!("as the test wants"),
-            Work::Reload | Work::KeepRules | Work::Enrol { .. } => done(),
+            Work::Reload | Work::Follow | Work::KeepRules | Work::Enrol { .. } => done(),
         });
         let thread = thread.unwrap();
         thread.inbox.confirm(key(1));

@@ -52,6 +52,7 @@ use super::keys::ChangeKey;
 use super::memory::Memory;
 use crate::engine::Pulse;
 use crate::engine::control::Command;
+use crate::fleet::member::Member;
 use crate::http_server;
 
 /// Largest request body, bytes.
@@ -90,6 +91,8 @@ pub struct Api {
     pub mark: Mark,
     /// Why the API is not on its loopback address.
     pub unoffered: Unoffered,
+    /// The fleet of a hub.
+    pub fleet: Option<Arc<Member>>,
     /// Whether this gateway is a hub.
     pub is_hub: bool,
 }
@@ -304,6 +307,7 @@ async fn whole_status(api: &Api) -> Answer<Status> {
     let mut status = ask(api, Command::Status).await?;
     api.memory.describe(&mut status);
     status.words.extend(api.unoffered.words());
+    status.fleet = api.fleet.as_ref().map(|fleet| fleet.status());
     Ok(status)
 }
 

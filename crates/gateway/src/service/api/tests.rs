@@ -91,6 +91,7 @@ impl Gateway {
                 _ => Err("there is no uplink eth9".to_owned()),
             }),
             unoffered: Unoffered::default(),
+            fleet: None,
             is_hub,
         };
         let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -198,6 +199,7 @@ fn answering(commands: Receiver<Command>) {
             | Command::MtuFloor(_)
             | Command::ReloadSites
             | Command::Enrolled { .. }
+            | Command::Claimed(_)
             | Command::Key(_)
             | Command::Shutdown => {}
         }

@@ -1,0 +1,337 @@
+//! What commands do with a fleet: they follow etcd for a moment, and write.
+//!
+//! Invariant: every wait is bounded. Where etcd does not answer the error says since when, what goes on all the same, and
+//! whether something may have been changed.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ropewalk_api::FleetStatus;
+use ropewalk_config::token::{HUBS_MAX, Place};
+use ropewalk_config::{FleetConfig, HubConfig};
+use ropewalk_fleet::backup::Difference;
+use ropewalk_fleet::plan::Credential as Proof;
+use ropewalk_fleet::{Copy, Done, EtcdState, Fleet, Invitation, Request, WriteError, backup};
+use ropewalk_host::files;
+use ropewalk_transport::PublicKey;
+
+use crate::client::Client;
+use crate::exit::NotRunning;
+use crate::sites::{Credential, Site, Sites, Terms};
+
+/// How long a command waits for etcd's state before it takes that of the disk. Longer: surer while etcd elects a leader.
+const LOOK: Duration = Duration::from_secs(4);
+/// How often it looks meanwhile.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Patience of a command with a write. Longer: surer while etcd elects a leader, later words where etcd is away.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Largest copy that is read, bytes; as the fleet itself has it.
+const FILE_BYTES_MAX: u64 = 1 << 29;
+
+/// A fleet, as a command has it.
+#[derive(Debug)]
+pub struct Desk<'a> {
+    fleet: Fleet,
+    hub: &'a HubConfig,
+    config: &'a FleetConfig,
+    /// Socket of the hub that may run here.
+    socket: &'a Path,
+}
+
+impl<'a> Desk<'a> {
+    /// Follows the fleet of this hub, and waits for nothing. `socket` is that of the running hub.
+    ///
+    /// # Errors
+    /// The file of the password cannot be read, or the thread cannot be started.
+    pub fn open(
+        hub: &'a HubConfig,
+        config: &'a FleetConfig,
+        socket: &'a Path,
+    ) -> anyhow::Result<Self> {
+        let options = super::options(hub, config)?;
+        let fleet = Fleet::open(options, Box::new(|_| {})).context("the fleet of this hub")?;
+        Ok(Self {
+            fleet,
+            hub,
+            config,
+            socket,
+        })
+    }
+
+    /// Waits a moment for etcd: the copy is the newest state then, or the one of the disk.
+    pub fn look(&self) {
+        let begun = Instant::now();
+        let decided =
+            |state: &EtcdState| matches!(state, EtcdState::There | EtcdState::Foreign { .. });
+        while !decided(&self.fleet.status().etcd) && begun.elapsed() < LOOK {
+            std::thread::sleep(INTERVAL);
+        }
+    }
+
+    /// Public key of the fleet.
+    #[must_use]
+    pub const fn key(&self) -> PublicKey {
+        self.config.key
+    }
+
+    /// What is known of the fleet.
+    #[must_use]
+    pub fn status(&self) -> FleetStatus {
+        super::status(&self.fleet, self.hub, self.config)
+    }
+
+    /// The sites of the fleet.
+    ///
+    /// # Errors
+    /// The hub has other pools than the fleet.
+    pub fn sites(&self) -> anyhow::Result<Sites> {
+        self.fleet.read(|copy| super::sites(copy, self.hub))
+    }
+
+    /// Adds a site, or gives it another key.
+    ///
+    /// # Errors
+    /// The fleet refuses, or etcd does not answer.
+    pub fn add(&self, name: &str, credential: Credential, terms: Terms) -> anyhow::Result<Site> {
+        let credential = match credential {
+            Credential::Key(key) => Proof::Key(key),
+            Credential::Invitation(invitation) => Proof::Invitation(Invitation {
+                key: invitation.key,
+                ends: invitation.ends.unix(),
+                joined: None,
+            }),
+        };
+        let request = Request::Add {
+            name: name.to_owned(),
+            credential,
+            terms: ropewalk_fleet::Terms {
+                replace: terms.replace,
+                weight: terms.weight,
+                rate_mbit: terms.rate_mbit,
+                allow: terms.allow,
+            },
+        };
+        match self.write(request)? {
+            Done::Site(site) => Ok(super::site(&site)),
+            Done::Nothing => {
+                anyhow::bail!("the fleet gave no answer; this is a fault of the program")
+            }
+        }
+    }
+
+    /// Removes a site.
+    ///
+    /// # Errors
+    /// There is none, or etcd does not answer.
+    pub fn revoke(&self, name: &str) -> anyhow::Result<()> {
+        let name = name.to_owned();
+        self.write(Request::Revoke { name }).map(drop)
+    }
+
+    /// Marks a hub as one that sites shall leave, or takes the mark away.
+    ///
+    /// # Errors
+    /// There is no such hub, or etcd does not answer.
+    pub fn drain(&self, hub: &str, drained: bool) -> anyhow::Result<()> {
+        self.look();
+        let is_known = self.status().hubs.iter().any(|known| known.name == hub);
+        if !is_known {
+            let names = self.names();
+            anyhow::bail!("the fleet knows no hub {hub} that runs or is drained; it knows {names}");
+        }
+        let since = drained.then(ropewalk_fleet::store::now);
+        let hub = hub.to_owned();
+        self.write(Request::Drain { hub, since }).map(drop)
+    }
+
+    fn names(&self) -> String {
+        let hubs = self.status().hubs;
+        let names: Vec<_> = hubs.iter().map(|hub| hub.name.as_str()).collect();
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        }
+    }
+
+    /// The hubs for the token of a new site: this one first, then those with the fewest sites. `own` is where
+    /// this hub is reached. Hubs that do not run and hubs that are drained are left out, unless there is no other.
+    #[must_use]
+    pub fn places(&self, own: Place) -> Vec<Place> {
+        self.fleet
+            .read(|copy| places(copy, &self.hub.common.name, own))
+    }
+
+    fn write(&self, request: Request) -> anyhow::Result<Done> {
+        self.fleet.write(request, PATIENCE).map_err(|error| {
+            let away = matches!(error, WriteError::Away { .. });
+            if !away {
+                return error.into();
+            }
+            // Whoever runs all the time knows since when.
+            let running = Client::new(self.socket).status().ok();
+            let etcd = running
+                .and_then(|status| status.fleet)
+                .map(|fleet| fleet.etcd);
+            let since = etcd.filter(|etcd| !etcd.is_there());
+            let since = since.map_or_else(String::new, |etcd| {
+                format!("the running hub misses etcd{}; ", super::since(&etcd))
+            });
+            NotRunning(format!("{since}{error}")).into()
+        })
+    }
+}
+
+/// See [`Desk::places`].
+fn places(copy: &Copy, name: &str, own: Place) -> Vec<Place> {
+    let is_drained = |id: &str| copy.drains().any(|(drained, _)| drained == id);
+    let mut others: Vec<_> = copy
+        .hubs()
+        .filter(|hub| hub.id != name && !hub.endpoints.is_empty() && !is_drained(&hub.id))
+        .collect();
+    others.sort_by(|a, b| (a.sites, &a.id).cmp(&(b.sites, &b.id)));
+    let others = others.into_iter().map(|hub| Place {
+        key: hub.key,
+        tcp_port: hub.tcp_port,
+        endpoints: hub.endpoints.clone(),
+    });
+    let serves = copy.hub(name).is_some() && !is_drained(name);
+    let mut places: Vec<_> = if serves {
+        std::iter::once(own).chain(others).collect()
+    } else {
+        let mut places: Vec<_> = others.collect();
+        if places.is_empty() {
+            places.push(own);
+        }
+        places
+    };
+    places.truncate(HUBS_MAX);
+    places
+}
+
+/// Makes the fleet of this hub, or enlarges its pools to those of this hub.
+///
+/// # Errors
+/// Another fleet is there, or etcd does not answer.
+pub fn init(hub: &HubConfig, config: &FleetConfig) -> anyhow::Result<()> {
+    backup::init(&super::options(hub, config)?, &super::pools(hub))
+}
+
+/// Writes the state of the fleet to a new file; how many records it has.
+///
+/// # Errors
+/// Etcd does not answer, or the file cannot be written.
+pub fn save(hub: &HubConfig, config: &FleetConfig, file: &Path) -> anyhow::Result<usize> {
+    backup::backup(&super::options(hub, config)?, file)
+}
+
+/// Writes a backup back to etcd; what has changed there.
+///
+/// # Errors
+/// The file is no backup of this fleet, etcd has another state, or does not answer.
+pub fn restore(
+    hub: &HubConfig,
+    config: &FleetConfig,
+    file: &Path,
+    force: bool,
+) -> anyhow::Result<Difference> {
+    backup::restore(&super::options(hub, config)?, file, force)
+}
+
+/// The sites that a hub has on its disk, without a word to etcd.
+///
+/// # Errors
+/// The copy is not there or is damaged, or the hub has other pools than the fleet.
+pub fn sites_on_disk(hub: &HubConfig) -> anyhow::Result<Sites> {
+    let file = super::copy_file(hub);
+    let text = files::read_state(&file, FILE_BYTES_MAX)?.with_context(|| {
+        format!(
+            "there is no copy of the fleet's state yet, {}: start the hub while etcd answers",
+            file.display()
+        )
+    })?;
+    let copy = Copy::from_text(&text).map_err(anyhow::Error::msg);
+    let copy = copy.with_context(|| format!("{} is damaged; remove it", file.display()))?;
+    super::sites(&copy, hub)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    use ropewalk_fleet::copy::Stored;
+    use ropewalk_fleet::{Drain, HubLease, Meta, Pools, Record};
+
+    fn key(number: u8) -> PublicKey {
+        PublicKey::from_bytes([number; 32])
+    }
+
+    fn copy(hubs: &[(&str, u32)], drained: &[&str]) -> Copy {
+        let hub = |(number, (id, sites)): (usize, &(&str, u32))| {
+            Record::Hub(Box::new(HubLease {
+                id: (*id).to_owned(),
+                key: key(u8::try_from(number).unwrap()),
+                endpoints: vec![format!("{id}.example:4443").parse().unwrap()],
+                tcp_port: 443,
+                region: String::new(),
+                version: "1".to_owned(),
+                certificate: None,
+                sites: *sites,
+                load_percent: 0,
+            }))
+        };
+        let drain = |id: &&str| Record::Drain((*id).to_owned(), Drain { since: 1 });
+        let meta = Record::Meta(Meta {
+            fleet: key(99),
+            pools: Pools {
+                ipv4: Some("10.9.0.0/16".parse().unwrap()),
+                ipv4_block: 32,
+                ..Pools::default()
+            },
+            restoring: false,
+        });
+        let records = hubs.iter().enumerate().map(hub);
+        let records = records.chain(drained.iter().map(drain)).chain([meta]);
+        let stored = records.map(|record| {
+            let value = record.encode();
+            (record.key(), Stored { value, revision: 1 })
+        });
+        let mut copy = Copy::default();
+        copy.fill(&key(99), 1, 1, stored.collect::<BTreeMap<_, _>>())
+            .unwrap();
+        copy
+    }
+
+    fn hosts(copy: &Copy, name: &str) -> Vec<String> {
+        let own = Place {
+            key: key(50),
+            tcp_port: 443,
+            endpoints: vec!["own.example:4443".parse().unwrap()],
+        };
+        let places = places(copy, name, own);
+        places
+            .iter()
+            .map(|place| place.endpoints[0].host.clone())
+            .collect()
+    }
+
+    #[test]
+    fn a_token_names_this_hub_and_then_those_with_the_fewest_sites_that_run() {
+        let hubs = [("a", 9), ("b", 2), ("c", 5), ("d", 1)];
+        assert_eq!(
+            hosts(&copy(&hubs, &[]), "a"),
+            ["own.example", "d.example", "b.example"]
+        );
+        assert_eq!(
+            hosts(&copy(&hubs, &["d"]), "a"),
+            ["own.example", "b.example", "c.example"]
+        );
+        // Whoever invites at a hub that sites shall leave, or that does not run, gets another home.
+        assert_eq!(hosts(&copy(&hubs, &["a"]), "a")[0], "d.example");
+        assert_eq!(hosts(&copy(&hubs[1..], &[]), "a")[0], "d.example");
+        assert_eq!(hosts(&copy(&[], &[]), "a"), ["own.example"]);
+        assert_eq!(hosts(&copy(&hubs[..1], &["a"]), "a"), ["own.example"]);
+    }
+}
