@@ -14,7 +14,7 @@ use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{INNER_MTU_USUAL, SendOptions};
 use ropewalk_transport::{CongestionControl, Identity, PublicKey, Slice};
-use ropewalk_types::{PacketInfo, PortBlock, source_of};
+use ropewalk_types::{PortBlock, source_of};
 
 /// Smallest inner MTU that may be configured: IPv6 needs 1,280 bytes (RFC 8200 §5).
 pub const MTU_MIN: usize = 1_280;
@@ -187,15 +187,13 @@ impl SiteEntry {
             )
     }
 
-    /// Whether the site may have sent this inner packet: its source is of the site.
+    /// Whether the site may have sent the inner packet that begins like this, with all of its headers: its source is
+    /// of the site.
+    /// `false` for later fragments from its block, which have no ports.
     #[must_use]
-    pub fn sends(&self, packet: &[u8]) -> bool {
-        let block = || {
-            self.block?
-                .sends(packet, &PacketInfo::parse(packet)?)
-                .then_some(())
-        };
-        source_of(packet).is_some_and(|ip| self.owns(&ip)) || block().is_some()
+    pub fn sends(&self, front: &[u8]) -> bool {
+        source_of(front).is_some_and(|ip| self.owns(&ip))
+            || self.block.is_some_and(|block| block.sends(front))
     }
 
     /// Whether all packets to and from `ip` are this site's.

@@ -27,7 +27,9 @@ pub use path::PathSnapshot;
 pub use random::Random;
 pub use rate::Rate;
 pub use registry::{CongestionControl, SchedulerKind};
-pub use shared::{PortBlock, port_of_receiver, port_of_sender};
+pub use shared::{
+    FragmentKey, NotABlock, PortBlock, fragment_of, port_of_receiver, port_of_sender,
+};
 pub use steps::{count_steps, steps};
 pub use time::Instant;
 

@@ -3,9 +3,9 @@
 //! A packet of a shared address belongs to whoever has the port. An ICMP query has an identifier in the place of the
 //! port. An ICMP error belongs to the sender of the packet that it quotes (RFC 7597 §8.2).
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use crate::flow::PacketInfo;
+use crate::flow::source_of;
 
 /// The ports of a shared address that belong to one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,13 +44,45 @@ impl PortBlock {
         self.address == other.address && self.first <= other.last && other.first <= self.last
     }
 
-    /// Whether `packet` comes from the block: `info` is what [`PacketInfo::parse`] says of it.
+    /// Whether an IPv4 packet comes from the block. `front` is the packet, or as much of it as has all headers. `false`
+    /// for later fragments, which have no ports.
     #[must_use]
-    pub fn sends(&self, packet: &[u8], info: &PacketInfo) -> bool {
-        let source = info.flow.source.last_chunk() == Some(&self.address.octets());
-        !info.v6 && source && port_of_sender(packet, info).is_some_and(|port| self.has(port))
+    pub fn sends(&self, front: &[u8]) -> bool {
+        source_of(front) == Some(IpAddr::V4(self.address))
+            && port_of_sender(front).is_some_and(|port| self.has(port))
     }
 }
+
+/// Reads what [`PortBlock`]'s `Display` writes, such as `203.0.113.7:1024-2031`.
+impl std::str::FromStr for PortBlock {
+    type Err = NotABlock;
+
+    fn from_str(text: &str) -> Result<Self, NotABlock> {
+        let parts = || {
+            let (address, ports) = text.split_once(':')?;
+            let (first, last) = ports.split_once('-')?;
+            // Ports as `Display` writes them: the standard library takes a `+`, too.
+            let port = |text: &str| {
+                let number: u16 = text.parse().ok()?;
+                (number.to_string() == text).then_some(number)
+            };
+            Self::new(address.parse().ok()?, port(first)?, port(last)?)
+        };
+        parts().ok_or(NotABlock)
+    }
+}
+
+/// Why a text is no block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotABlock;
+
+impl std::fmt::Display for NotABlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("not an IPv4 address with the first and the last of its ports, from 1")
+    }
+}
+
+impl std::error::Error for NotABlock {}
 
 impl std::fmt::Display for PortBlock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -67,28 +99,26 @@ const ECHO_REQUEST: u8 = 8;
 const ERRORS: [u8; 3] = [3, 11, 12];
 const ICMP_HEADER: usize = 8;
 
-/// The port by which the receiver of an IPv4 packet to a shared address is found. `None` for fragments, for
-/// other protocols than TCP, UDP and ICMP, and for ICMP that nobody behind the address has caused.
+/// The port by which the receiver of an IPv4 packet to a shared address is found. `packet` may end behind its headers.
+/// `None` for all fragments of a packet but the first ([`fragment_of`]), for other protocols than TCP, UDP and ICMP,
+/// and for ICMP that nobody behind the address has caused.
 #[must_use]
-pub fn port_of_receiver(packet: &[u8], info: &PacketInfo) -> Option<u16> {
-    port(packet, info, 1, ECHO_REPLY)
+pub fn port_of_receiver(packet: &[u8]) -> Option<u16> {
+    port(packet, 1, ECHO_REPLY)
 }
 
 /// The port by which the sender of an IPv4 packet from a shared address is known; `None` as for
 /// [`port_of_receiver`].
 #[must_use]
-pub fn port_of_sender(packet: &[u8], info: &PacketInfo) -> Option<u16> {
-    port(packet, info, 0, ECHO_REQUEST)
+pub fn port_of_sender(packet: &[u8]) -> Option<u16> {
+    port(packet, 0, ECHO_REQUEST)
 }
 
 /// `end` is the place of the port: 0 for the source, 1 for the destination. `query` is the ICMP query with an
 /// identifier of that end.
-fn port(packet: &[u8], info: &PacketInfo, end: usize, query: u8) -> Option<u16> {
-    if info.v6 || info.fragment {
-        return None;
-    }
-    let transport = packet.get(info.transport_offset..info.length)?;
-    match info.flow.protocol {
+fn port(packet: &[u8], end: usize, query: u8) -> Option<u16> {
+    let (protocol, transport) = first_transport(packet)?;
+    match protocol {
         PROTOCOL_TCP | PROTOCOL_UDP => read(transport, end * 2),
         PROTOCOL_ICMP => match *transport.first()? {
             kind if kind == query => read(transport, 4),
@@ -100,12 +130,23 @@ fn port(packet: &[u8], info: &PacketInfo, end: usize, query: u8) -> Option<u16> 
     }
 }
 
+/// The protocol of an IPv4 packet, and what is there behind its header. `None` for later fragments.
+fn first_transport(packet: &[u8]) -> Option<(u8, &[u8])> {
+    let first = *packet.first()?;
+    let header = usize::from(first & 15) * 4;
+    let end = usize::from(read(packet, 2)?).min(packet.len());
+    if first >> 4 != 4 || header < 20 || fragment_offset(packet) != 0 {
+        return None;
+    }
+    Some((packet[9], packet.get(header..end)?))
+}
+
 /// The port or the identifier of a packet that an ICMP error quotes, of which only the beginning is there.
 fn quoted_port(packet: &[u8], end: usize) -> Option<u16> {
     let first = *packet.first()?;
     let header = usize::from(first & 15) * 4;
-    let later_fragment = read(packet, 6)? & 0x1fff != 0;
-    if first >> 4 != 4 || header < 20 || later_fragment {
+    // The length is that of the whole packet, of which less is quoted.
+    if first >> 4 != 4 || header < 20 || fragment_offset(packet) != 0 {
         return None;
     }
     let transport = packet.get(header..)?;
@@ -117,6 +158,31 @@ fn quoted_port(packet: &[u8], end: usize) -> Option<u16> {
         }
         _ => None,
     }
+}
+
+/// What the fragments of an IPv4 packet have in common (RFC 791 §3.2): the words of identification, protocol, source
+/// and destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentKey([u8; 11]);
+
+/// The packet that an IPv4 packet is a fragment of, and whether the fragment is a later one, which has no ports. `None`
+/// for what is whole, or not IPv4.
+#[must_use]
+pub fn fragment_of(packet: &[u8]) -> Option<(FragmentKey, bool)> {
+    // More fragments follow, or some came before.
+    if packet.first()? >> 4 != 4 || read(packet, 6)? & 0x3fff == 0 {
+        return None;
+    }
+    let mut key = [0; 11];
+    key[..2].copy_from_slice(packet.get(4..6)?);
+    key[2] = *packet.get(9)?;
+    key[3..].copy_from_slice(packet.get(12..20)?);
+    Some((FragmentKey(key), fragment_offset(packet) != 0))
+}
+
+/// Where the data of a fragment begin, in units of 8 bytes; 0 of a packet that is whole.
+fn fragment_offset(packet: &[u8]) -> u16 {
+    read(packet, 6).unwrap_or(0) & 0x1fff
 }
 
 fn read(bytes: &[u8], at: usize) -> Option<u16> {
@@ -160,11 +226,7 @@ mod tests {
     }
 
     fn found(packet: &[u8]) -> [Option<u16>; 2] {
-        let info = PacketInfo::parse(packet).expect("a whole packet");
-        [
-            port_of_sender(packet, &info),
-            port_of_receiver(packet, &info),
-        ]
+        [port_of_sender(packet), port_of_receiver(packet)]
     }
 
     #[test]
@@ -213,12 +275,49 @@ mod tests {
     #[test]
     fn what_has_no_port_belongs_to_nobody() {
         let mut fragment = ip(5, PROTOCOL_UDP, [HERE, THERE], &ports(5_000, 53));
-        fragment[6] = 0x20;
+        fragment[7] = 1;
         assert_eq!(found(&fragment), [None, None]);
         let tunnel = ip(5, 47, [HERE, THERE], &ports(5_000, 53));
         assert_eq!(found(&tunnel), [None, None]);
         let short = ip(5, PROTOCOL_UDP, [HERE, THERE], &[19]);
         assert_eq!(found(&short), [None, None]);
+    }
+
+    #[test]
+    fn the_first_fragment_has_the_ports_and_those_after_it_are_of_the_same_packet() {
+        let mut first = ip(5, PROTOCOL_UDP, [HERE, THERE], &ports(5_000, 53));
+        (first[5], first[6]) = (7, 0x20);
+        let mut later = first.clone();
+        (later[6], later[7]) = (0, 3);
+        let mut other = later.clone();
+        other[5] = 8;
+        assert_eq!(found(&first), [Some(5_000), Some(53)]);
+        assert_eq!(found(&later), [None, None]);
+        let (key, is_later) = fragment_of(&first).expect("a fragment");
+        assert!(!is_later);
+        assert_eq!(fragment_of(&later), Some((key, true)));
+        assert_ne!(fragment_of(&other), Some((key, true)));
+        first[6] = 0x40;
+        assert_eq!(fragment_of(&first), None, "whole, and not to be cut");
+    }
+
+    #[test]
+    fn a_block_reads_back_and_nothing_else_is_one() {
+        let block = PortBlock::new(HERE, 1_024, 2_031).expect("a block");
+        assert_eq!(block.to_string().parse(), Ok(block));
+        for text in [
+            "",
+            "203.0.113.7",
+            "203.0.113.7:1024",
+            "203.0.113.7:2031-1024",
+            "203.0.113.7:0-9",
+            "203.0.113.7:1024-65536",
+            "203.0.113.7:+1024-2031",
+            "203.0.113.7:01024-2031",
+            "[::1]:1024-2031",
+        ] {
+            assert_eq!(text.parse::<PortBlock>(), Err(NotABlock), "{text}");
+        }
     }
 
     #[test]
@@ -230,7 +329,9 @@ mod tests {
         };
         let sends = |from, port| {
             let packet = ip(5, PROTOCOL_TCP, [from, THERE], &ports(port, 443));
-            block.sends(&packet, &PacketInfo::parse(&packet).expect("whole"))
+            let headers = &packet[..40];
+            assert_eq!(block.sends(headers), block.sends(&packet));
+            block.sends(&packet)
         };
         assert_eq!(
             [4_999, 5_000, 5_999, 6_000].map(|port| sends(HERE, port)),

@@ -11,6 +11,7 @@
 //! former key has signed counts any more.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -364,8 +365,11 @@ impl Hub {
     }
 }
 
-/// What packets to a site are sent to.
+/// What packets to a site are sent to; a shared address comes last, which other sites have, too.
 pub(super) fn addresses(entry: &SiteEntry) -> Vec<IpNet> {
     let own = entry.addresses.iter().copied().map(IpNet::from);
-    own.chain(entry.networks.iter().copied()).collect()
+    let shared = entry.block.map(|block| IpAddr::V4(block.address).into());
+    own.chain(entry.networks.iter().copied())
+        .chain(shared)
+        .collect()
 }

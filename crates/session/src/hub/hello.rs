@@ -10,6 +10,7 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_types::{Instant, Lines, Pace, PathId};
 use ropewalk_wire::{Control, Hello, NoCommonVersion, Welcome, agree};
 
+use super::blocks::Fragments;
 use super::tuning::{MOVE_INTERVAL, MOVES, RESTART_INTERVAL, RESTARTS, SITES_MAX};
 use super::{Hub, HubSite};
 use crate::links::{LinkId, Links};
@@ -289,6 +290,7 @@ impl Hub {
             moves: Pace::default(),
             fixed_scheduler: false,
             spoofed: 0,
+            fragments: Fragments::default(),
             memory: 0,
             next_key: None,
             withdrawn: false,

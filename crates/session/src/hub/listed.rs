@@ -28,6 +28,7 @@ pub(super) struct Listed {
     /// Where those of other workers are. Empty where one worker serves all.
     by_address: FxHashMap<IpAddr, usize>,
     by_network: Vec<(IpNet, usize)>,
+    /// The workers of all blocks, this one among them.
     by_block: Blocks<usize>,
 }
 
@@ -81,6 +82,9 @@ impl Listed {
 
     fn insert(&mut self, entry: &Arc<SiteEntry>) {
         let worker = self.worker_of(&entry.key);
+        if let Some(block) = entry.block {
+            self.by_block.insert(block, worker);
+        }
         if worker == self.slice.index() {
             self.own.insert(entry.name.clone(), Arc::clone(entry));
             return;
@@ -89,13 +93,13 @@ impl Listed {
         self.by_address.extend(addresses);
         let networks = entry.networks.iter().map(|net| (*net, worker));
         self.by_network.extend(networks);
-        if let Some(block) = entry.block {
-            self.by_block.insert(block, worker);
-        }
     }
 
     fn remove(&mut self, entry: &SiteEntry) {
         let worker = self.worker_of(&entry.key);
+        if let Some(block) = entry.block {
+            self.by_block.remove(block, worker);
+        }
         if worker == self.slice.index() {
             self.own.remove(&entry.name);
             return;
@@ -106,9 +110,6 @@ impl Listed {
         if !entry.networks.is_empty() {
             self.by_network
                 .retain(|(net, _)| !entry.networks.contains(net));
-        }
-        if let Some(block) = entry.block {
-            self.by_block.remove(block, worker);
         }
     }
 
@@ -146,8 +147,8 @@ impl Listed {
         group_of(&self.hub, key)
     }
 
-    /// The worker that serves the site that a packet goes to, if it is another one.
-    pub(super) fn receiver(&self, packet: &[u8], info: &PacketInfo) -> Option<usize> {
+    /// The worker that a packet goes to: another one; or this one, if it goes to the block of a site of this worker.
+    pub(super) fn receiver(&mut self, packet: &[u8], info: &PacketInfo) -> Option<usize> {
         self.find(info.destination())
             .or_else(|| self.by_block.find(packet, info))
     }

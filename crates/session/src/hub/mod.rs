@@ -21,6 +21,7 @@ mod tests;
 mod tuning;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -29,7 +30,7 @@ use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
 use ropewalk_transport::{KeyCheck, PublicKey, SocketId, TransportError};
-use ropewalk_types::{Instant, Lines, Pace, PacketInfo, PathId, Random, count_steps};
+use ropewalk_types::{Instant, Lines, Pace, PacketInfo, PathId, Random, count_steps, source_of};
 use ropewalk_wire::{Control, Datagram, HEADROOM, Versions};
 use rustc_hash::FxHashMap;
 
@@ -46,6 +47,7 @@ use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::SessionStatus;
 use crate::tuning::{ROUND_PACKETS, ROUNDS};
 use addresses::is_link_local;
+use blocks::Fragments;
 use claims::Claims;
 use enrolment::Invited;
 #[cfg(debug_assertions)]
@@ -77,6 +79,8 @@ struct HubSite {
     /// Scheduler fixed by the operator of the hub; the site's wish does not count then.
     fixed_scheduler: bool,
     spoofed: u64,
+    /// Packets in fragments that it has sent from its block of ports.
+    fragments: Fragments<()>,
     /// Memory of its packets when it was looked at last, bytes.
     memory: u64,
     /// The key that it will have, once it has connected with that.
@@ -90,6 +94,20 @@ struct HubSite {
 }
 
 impl HubSite {
+    /// Whether the site may have sent the inner packet that begins like this.
+    #[inline]
+    fn sends(&mut self, front: &[u8]) -> bool {
+        let sends = self.entry.sends(front);
+        let Some(block) = self.entry.block else {
+            return sends;
+        };
+        if sends {
+            self.fragments.note(front, ());
+            return true;
+        }
+        source_of(front) == Some(IpAddr::V4(block.address)) && self.fragments.owner(front).is_some()
+    }
+
     /// Whether this scheduler may be used on the wish of the site: one that is in use already always may.
     fn may_schedule(&mut self, now: Instant, kind: SchedulerKind) -> bool {
         kind == self.peer.tunnel.scheduler()
@@ -181,7 +199,7 @@ pub struct Hub {
     /// How often they may cause lines in the log: any of the sites.
     version_lines: Lines,
     unroutable: u64,
-    /// Packets to sites that another hub serves.
+    /// Packets to sites that are not served here: another hub serves them, or none does.
     withdrawn: u64,
     /// Packets from the interface that are not whole IP packets.
     invalid_inner: u64,
@@ -298,6 +316,14 @@ impl Hub {
             drop(site);
         });
         self.close_links(now, links, why, &of_site);
+    }
+
+    /// A packet for a site that is listed and not served here: another hub serves it, or none does. Inner addresses lead
+    /// to the right hub by routes, but a shared address has one route for all of its sites. The packet ends here: hubs
+    /// do not pass packets to each other yet.
+    fn pass_on(&mut self, packet: BytesMut) {
+        drop(packet);
+        self.withdrawn += 1;
     }
 
     /// Drops the sites whose work has panicked. They connect again.
@@ -698,19 +724,22 @@ impl sealed::Role for Hub {
             Some(index) => {
                 self.ready.touch(index);
                 let (settings, memory) = (&self.settings, self.memory);
-                let withdrawn = &mut self.withdrawn;
-                self.sites.with(index, |site| {
+                let left = self.sites.with(index, |site| {
                     if site.withdrawn {
-                        *withdrawn += 1;
-                        return;
+                        return Some(data);
                     }
                     let tunnel = &mut site.peer.tunnel;
                     tunnel.set_room(room(settings, memory, &site.entry));
                     tunnel.handle_parsed(now, data, checksum_partial, &info);
+                    None
                 });
+                if let Some(data) = left.flatten() {
+                    self.pass_on(data);
+                }
             }
             None if data.get(HEADROOM..).is_some_and(is_link_local) => self.link_local += 1,
             None => match self.listed.receiver(packet, &info) {
+                Some(worker) if worker == self.listed.slice().index() => self.pass_on(data),
                 Some(worker) => self.elsewhere.push_back(Elsewhere {
                     worker,
                     data,
@@ -745,7 +774,7 @@ impl sealed::Role for Hub {
                     let inner = site.peer.tunnel.poll_inner()?;
                     #[cfg(debug_assertions)]
                     fault::meet(&site.entry.name);
-                    if site.entry.sends(inner.front()) {
+                    if site.sends(inner.front()) {
                         return Some(inner);
                     } else if is_link_local(inner.front()) {
                         *link_local += 1;

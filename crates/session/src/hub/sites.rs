@@ -115,7 +115,7 @@ impl Sites {
 
     /// The site that a packet goes to, of which `info` is the summary.
     #[inline]
-    pub(super) fn receiver(&self, packet: &[u8], info: &PacketInfo) -> Option<usize> {
+    pub(super) fn receiver(&mut self, packet: &[u8], info: &PacketInfo) -> Option<usize> {
         self.at(info.destination())
             .or_else(|| self.by_block.find(packet, info))
     }

@@ -69,3 +69,8 @@ pub(super) const ENROL_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const REFUSAL_INTERVAL: Duration = Duration::from_secs(60);
 /// And this often in a row.
 pub(super) const REFUSALS: u32 = 4;
+
+/// Packets in fragments whose first fragment is remembered, for each site that sends from a block of ports, and for all
+/// packets to such sites. More: more of them may be under way at once, and each later fragment is compared with more.
+/// Not measured.
+pub(super) const FRAGMENTS: usize = 64;
