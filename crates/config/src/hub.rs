@@ -3,7 +3,7 @@
 //! Invariant: the hub has at least one UDP address to listen on and at least one pool, at most one
 //! per family. The pools are private ranges large enough for a hub and a site.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -56,6 +56,8 @@ pub struct HubConfig {
     pub pool_v4: Option<IpNet>,
     /// Inner IPv6 network.
     pub pool_v6: Option<IpNet>,
+    /// Addresses that sites share, each site with a block of ports.
+    pub shared: Option<Shared>,
     /// Whether sites may reach other networks through this hub.
     pub forward: bool,
     /// Whether their addresses are translated to the hub's.
@@ -77,6 +79,24 @@ pub struct HubConfig {
     /// sites.
     pub onward: Option<String>,
 }
+
+/// IPv4 addresses that sites share (RFC 7597). A site has a block of the ports of one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// The addresses, in the order in which they are filled; never empty, none twice.
+    pub addresses: Vec<Ipv4Addr>,
+    /// How many ports a site gets, [`PORTS_MIN`] to all from [`PORT_FIRST`] on.
+    pub ports: u16,
+}
+
+/// First port that a site gets: those below are of services that everybody knows (RFC 6335 §6).
+pub const PORT_FIRST: u16 = 1_024;
+/// Fewest ports of a site. Fewer would not do for one web page.
+pub const PORTS_MIN: u16 = 64;
+/// Ports of a site unless configured otherwise: 64 sites share an address.
+const PORTS: u16 = 1_008;
+/// Most shared addresses of a hub: as many as the most sites have with a few blocks each.
+const SHARED_MAX: usize = 1_024;
 
 impl HubConfig {
     /// Whether this is the side of a relay towards its sites.
@@ -136,7 +156,10 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
     };
     let common = common::read(root, path, defaults);
     let (listen, tcp_listen, public) = root.section("listen", read_listen);
-    let (pool_v4, pool_v6) = root.section("pool", read_pools);
+    let ((pool_v4, pool_v6), shared) = root.section("pool", |pool| {
+        let pools = read_pools(pool);
+        (pools, read_shared(pool, pools.0))
+    });
     let (forward, masquerade, routes_table) = root.section("network", |network| {
         let forward = network.boolean("forward").unwrap_or(true);
         let masquerade = network.boolean("masquerade").unwrap_or(forward);
@@ -145,6 +168,13 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
                 "masquerade",
                 "address translation without forwarding has no effect",
                 "set forward = true or masquerade = false",
+            );
+        }
+        if shared.is_some() && !forward {
+            network.reject(
+                "forward",
+                "sites with a block of a shared address reach nothing without forwarding",
+                "set forward = true, or remove shared from [pool]",
             );
         }
         let table = network.integer("routes_table", ROUTES_TABLE);
@@ -193,6 +223,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
         public,
         pool_v4,
         pool_v6,
+        shared,
         forward,
         masquerade,
         routes_table,
@@ -288,6 +319,57 @@ pub(super) fn read_pools(pool: &mut Section<'_>) -> (Option<IpNet>, Option<IpNet
         "write [pool] with ipv4 = \"10.201.16.0/20\" or ipv6 = \"fd12:3456:789a::/64\"",
     );
     (v4, v6)
+}
+
+/// What every right shared address matches, for schemas.
+const ADDRESS_V4: &str = "^[0-9]+(\\.[0-9]+){3}$";
+
+fn read_shared(pool: &mut Section<'_>, inner: Option<IpNet>) -> Option<Shared> {
+    let shown = "[\"203.0.113.7\"]";
+    let addresses = pool
+        .like(ADDRESS_V4)
+        .list("shared", shown, SHARED_MAX, |text| {
+            let ip: Ipv4Addr = text
+                .parse()
+                .map_err(|_| format!("{text:?} is not an IPv4 address"))?;
+            if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.is_broadcast() {
+                return Err(format!("sites cannot send from {ip}"));
+            }
+            match inner {
+                Some(inner) if inner.contains(&IpAddr::V4(ip)) => Err(format!(
+                    "{ip} is in {inner}, which holds the sites' own addresses"
+                )),
+                _ => Ok(ip),
+            }
+        });
+    pool.reject_empty(
+        "shared",
+        addresses.as_ref(),
+        "there is no address to share",
+        "write [\"203.0.113.7\"] or remove the key",
+    );
+    pool.reject_twice("shared", addresses.as_ref());
+    let range = u64::from(PORTS_MIN)..=u64::from(u16::MAX - PORT_FIRST) + 1;
+    let ports = pool.integer("ports", range);
+    if addresses.is_none() && ports.is_some() && !pool.has("shared") {
+        pool.reject(
+            "ports",
+            "there is no address whose ports sites could share",
+            "add shared = [\"203.0.113.7\"], or remove the key",
+        );
+    }
+    if addresses.is_some() && inner.is_none() && !pool.has("ipv4") {
+        pool.reject(
+            "shared",
+            "sites without an inner IPv4 address cannot share one",
+            "add ipv4 = \"10.201.16.0/20\", or remove the key",
+        );
+    }
+    let ports = ports.and_then(|ports| u16::try_from(ports).ok());
+    Some(Shared {
+        addresses: addresses?,
+        ports: ports.unwrap_or(PORTS),
+    })
 }
 
 fn parse_pool(

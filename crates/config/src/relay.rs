@@ -89,6 +89,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> Option<RelayConfig> {
             public,
             pool_v4,
             pool_v6,
+            shared: None,
             forward: true,
             masquerade,
             routes_table: None,

@@ -93,6 +93,10 @@ tcp = {tcp}
 # They must not overlap with networks that the hub or the sites reach otherwise.
 ipv4 = \"{v4}\"
 ipv6 = \"{v6}\"
+# Public addresses that sites share, each site with a block of so many ports. Sites translate to them
+# themselves, so connections survive a move to another hub.
+# shared = [\"203.0.113.7\"]  # example; none by default
+# ports = 4032                # example; 1008 by default
 
 [network]
 # Let the sites reach the internet through this hub, with its addresses (nftables).

@@ -43,12 +43,54 @@ const BROKEN_HUBS: &[(&str, &[&str])] = &[
         "colour = 1",
         &[
             "hub.toml:3: pool.colour: unknown key",
-            "known keys here: ipv4, ipv6",
+            "known keys here: ipv4, ipv6, ports, shared",
         ],
     ),
     (
         "ipv5 = \"x\"",
         &["hub.toml:3: pool.ipv5: unknown key", "did you mean ipv"],
+    ),
+    (
+        "shared = [\"10.9.3.1\"]",
+        &[
+            "hub.toml:3: pool.shared: 10.9.3.1 is in 10.9.0.0/16",
+            "write it like [\"203.0.113.7\"]",
+        ],
+    ),
+    (
+        "shared = [\"2001:db8::7\"]",
+        &["hub.toml:3: pool.shared:", "not an IPv4 address"],
+    ),
+    (
+        "shared = [\"224.0.0.1\"]",
+        &["hub.toml:3: pool.shared:", "sites cannot send from"],
+    ),
+    (
+        "shared = []",
+        &["hub.toml:3: pool.shared:", "no address to share"],
+    ),
+    (
+        "shared = [\"203.0.113.7\", \"203.0.113.7\"]",
+        &["hub.toml:3: pool.shared:", "listed twice"],
+    ),
+    (
+        "shared = [\"203.0.113.7\"]\nports = 63",
+        &["hub.toml:4: pool.ports: 63 is out of range", "64 to 64512"],
+    ),
+    (
+        "shared = [\"203.0.113.7\"]\nports = 64513",
+        &[
+            "hub.toml:4: pool.ports: 64513 is out of range",
+            "64 to 64512",
+        ],
+    ),
+    (
+        "ports = 1008",
+        &["hub.toml:3: pool.ports:", "add shared = "],
+    ),
+    (
+        "shared = [\"203.0.113.7\"]\n[network]\nforward = false",
+        &["hub.toml:5: network.forward:", "remove shared from [pool]"],
     ),
     (
         "[listen]\nudp = 4443",
@@ -176,6 +218,10 @@ fn unusable_pools_are_refused() {
         ("ipv4 = \"127.0.0.0/8\"", "cannot be given"),
         ("ipv4 = \"ten\"", "not a network"),
         ("", "no address pool"),
+        (
+            "ipv6 = \"fd00::/64\"\nshared = [\"203.0.113.7\"]",
+            "without an inner IPv4 address",
+        ),
     ] {
         let message = hub_error(&format!("[pool]\n{pool}\n"));
         assert!(message.contains(part), "{pool} gave: {message}");
@@ -583,6 +629,21 @@ fn a_file_of_another_role_is_called_that_and_its_keys_are_not_listed() {
     let wrong = format!("{hub_text}[nonsense]\n");
     let hub = error(&wrong, |path| super::load_hub(path).err());
     assert!(hub.contains("unknown key"), "{hub}");
+}
+
+#[test]
+fn shared_addresses_are_read_with_the_ports_of_a_site() {
+    let read = |pool: &str| {
+        let text = format!("{HUB}{pool}");
+        cases::hub::parse(Path::new("hub.toml"), &text).unwrap()
+    };
+    let shared = read("shared = [\"203.0.113.7\", \"198.51.100.3\"]").shared;
+    let shared = shared.unwrap();
+    assert_eq!(shared.addresses[1].to_string(), "198.51.100.3");
+    assert_eq!(shared.ports, 1_008);
+    let shared = read("shared = [\"203.0.113.7\"]\nports = 64512").shared;
+    assert_eq!(shared.unwrap().ports, 64_512, "an address for each site");
+    assert_eq!(read("").shared, None);
 }
 
 fn templates() -> (String, String) {

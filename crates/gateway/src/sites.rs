@@ -1,29 +1,31 @@
 //! The sites a hub knows: a TOML file in the state directory, and the addresses given out.
 //!
-//! Invariant: names, keys, addresses and networks are unique and overlap nowhere, and each is in
+//! Invariant: names, keys, addresses, blocks of ports and networks are unique and overlap nowhere, and each is in
 //! its pool and not the hub's. The file is replaced as a whole, under a lock, so that `invite` and a running hub
 //! never see half of it. It holds public keys only, and is readable by its owner only.
 
 mod invitation;
 
-use std::collections::HashSet;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use ipnet::IpNet;
 use ropewalk_transport::PublicKey;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::service::network::overlap;
 pub use invitation::{Credential, Enrolled, Invitation, Joined, Refusal, Time, fingerprint};
 use ropewalk_config::HubConfig;
 use ropewalk_config::egress::{self, Allowed};
+use ropewalk_config::hub::PORT_FIRST;
 use ropewalk_config::reader::{Problems, Section, read};
 use ropewalk_config::relay::NEXT_HUB;
 use ropewalk_config::values::parse_name;
 use ropewalk_host::files;
 use ropewalk_session::{SITES_MAX, SiteEntry, WEIGHT_MAX};
+use ropewalk_types::PortBlock;
 
 /// Newest format of the file that this program reads. A file without a number has format 1. Whoever
 /// changes the meaning of a key raises the number, and writes it: older programs then leave the file alone.
@@ -53,6 +55,9 @@ pub struct Site {
     /// Inner IPv6 address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<IpAddr>,
+    /// Its ports of an address that sites share.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub block: Option<PortBlock>,
     /// Networks for the sites of a relay, one per family at most.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<IpNet>,
@@ -81,6 +86,13 @@ pub const RATE_MAX: u32 = 100_000;
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
 const fn is_usual(weight: &u32) -> bool {
     *weight == WEIGHT
+}
+
+fn as_text<S: Serializer>(block: &Option<PortBlock>, to: S) -> Result<S::Ok, S::Error> {
+    match block {
+        Some(block) => to.collect_str(block),
+        None => to.serialize_none(),
+    }
 }
 
 /// What `invite` asks for beside a name and a key.
@@ -118,7 +130,7 @@ impl Site {
             key: self.key?,
             addresses: self.addresses().collect(),
             networks: self.networks.clone(),
-            block: None,
+            block: self.block,
             enabled: self.enabled,
             weight: self.weight,
             rate: self.rate_mbit.map(|mbit| u64::from(mbit) * 1_000_000),
@@ -242,8 +254,14 @@ impl Sites {
             site.rate_mbit = terms.rate_mbit.or(site.rate_mbit);
             site.allow = terms.allow.or_else(|| site.allow.take());
             let mut site = site.clone();
+            let before = (site.networks.len(), site.block);
             if relay && site.networks.is_empty() {
                 site.networks = self.free_networks(hub)?;
+                site.block = None;
+            } else if site.networks.is_empty() && site.block.is_none() {
+                site.block = self.free_block(hub)?;
+            }
+            if (site.networks.len(), site.block) != before {
                 self.sites.retain(|other| other.name != name);
                 self.insert(site.clone());
             }
@@ -257,7 +275,10 @@ impl Sites {
         } else {
             Vec::new()
         };
+        // The sites of a relay have addresses of their own.
+        let block = if relay { None } else { self.free_block(hub)? };
         let mut site = Site {
+            block,
             name: name.to_owned(),
             key: None,
             next_key: None,
@@ -345,6 +366,28 @@ impl Sites {
         Ok(Some(free))
     }
 
+    /// The first ports that no site has, of the first shared address that has as many as a site gets; none where no
+    /// addresses are shared. Blocks may be of different sizes, as the configuration was when they were given.
+    fn free_block(&self, hub: &HubConfig) -> anyhow::Result<Option<PortBlock>> {
+        let Some(shared) = &hub.shared else {
+            return Ok(None);
+        };
+        let mut taken: Vec<PortBlock> = self.sites.iter().filter_map(|site| site.block).collect();
+        taken.sort_unstable();
+        let free = |address: &Ipv4Addr| {
+            let of_address = taken.iter().filter(|block| block.address == *address);
+            first_gap(of_address, *address, shared.ports)
+        };
+        let free = shared.addresses.iter().find_map(free).with_context(|| {
+            format!(
+                "no shared address of [pool] has {} ports left; add an address to `shared`, lower \
+                 `ports`, which leaves the sites of before as they are, or revoke sites",
+                shared.ports
+            )
+        })?;
+        Ok(Some(free))
+    }
+
     fn networks(&self) -> impl Iterator<Item = &IpNet> {
         self.sites.iter().flat_map(|site| &site.networks)
     }
@@ -403,6 +446,7 @@ impl Sites {
                 if let Some(parsed) = &parsed {
                     reject_doubles(site, parsed, &own, &mut seen);
                     reject_overlaps(site, parsed, &own, &mut earlier);
+                    reject_shared_ports(site, parsed, &mut earlier);
                 }
                 parsed
             })
@@ -428,6 +472,22 @@ fn relay_prefix(pool: IpNet) -> Option<u8> {
     let left = pool.max_prefix_len() - pool.prefix_len();
     let bits = left / 2;
     (bits >= 2).then(|| pool.max_prefix_len() - bits)
+}
+
+/// The first `ports` ports in a row of an address that none of the blocks `taken`, sorted, has.
+fn first_gap<'a>(
+    taken: impl Iterator<Item = &'a PortBlock>,
+    address: Ipv4Addr,
+    ports: u16,
+) -> Option<PortBlock> {
+    let mut first = PORT_FIRST;
+    for block in taken {
+        if block.first > first && block.first - first >= ports {
+            break;
+        }
+        first = first.max(block.last.checked_add(1)?);
+    }
+    PortBlock::new(address, first, first.checked_add(ports - 1)?)
 }
 
 /// The network of the same size before this one.
@@ -488,6 +548,11 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
             "leave one IPv4 and one IPv6 network at most",
         );
     }
+    let block = parse_block(site, hub);
+    if networks.is_some() && block.is_some() {
+        let remedy = "remove one of the two; the sites of a relay have addresses of their own";
+        site.reject("block", "a relay has no block of ports", remedy);
+    }
     let enabled = site.boolean("enabled").unwrap_or(true);
     let weight = site.integer("weight", 1..=u64::from(WEIGHT_MAX));
     let rate = site.integer("rate_mbit", 1..=u64::from(RATE_MAX));
@@ -502,11 +567,30 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
         invitation,
         ipv4,
         ipv6,
+        block,
         networks: networks.unwrap_or_default(),
         enabled,
         weight: weight.and_then(|w| w.try_into().ok()).unwrap_or(WEIGHT),
         rate_mbit: rate.and_then(|r| r.try_into().ok()),
         allow,
+    })
+}
+
+fn parse_block(site: &mut Section<'_>, hub: &HubConfig) -> Option<PortBlock> {
+    let example = "\"203.0.113.7:1024-2031\", of an address of `shared` in the hub's [pool]";
+    site.text("block", example, |text| {
+        let block: PortBlock = text
+            .parse()
+            .map_err(|error| format!("{text:?} is {error}"))?;
+        let addresses = hub.shared.iter().flat_map(|shared| &shared.addresses);
+        if !addresses.into_iter().any(|ip| *ip == block.address) {
+            let address = block.address;
+            return Err(format!("{address} is not in `shared` of the hub's [pool]"));
+        }
+        if block.first < PORT_FIRST {
+            return Err(format!("{block} begins below port {PORT_FIRST}"));
+        }
+        Ok(block)
     })
 }
 
@@ -578,6 +662,25 @@ fn reject_doubles(section: &Section<'_>, site: &Site, own: &[IpAddr], seen: &mut
 struct Earlier {
     addresses: Vec<IpAddr>,
     networks: Vec<IpNet>,
+    /// By address and first port.
+    blocks: BTreeMap<(Ipv4Addr, u16), PortBlock>,
+}
+
+/// Blocks of ports must have no port of anybody else.
+fn reject_shared_ports(section: &Section<'_>, site: &Site, earlier: &mut Earlier) {
+    let Some(block) = site.block else { return };
+    // Those before do not overlap, so one that begins later is in the way only if it is the next one.
+    let place = (block.address, block.first);
+    let before = earlier.blocks.range(..=place).next_back();
+    let after = earlier.blocks.range(place..).next();
+    let mut near = before.into_iter().chain(after).map(|(_, other)| other);
+    if let Some(other) = near.find(|other| other.overlaps(&block)) {
+        let what = format!("{block} has ports of {other}, which another site has");
+        let remedy =
+            "give every site ports of its own, or remove the entry and invite the site again";
+        section.reject("block", &what, remedy);
+    }
+    earlier.blocks.insert(place, block);
 }
 
 /// Networks of relays must hold no address and no network of anybody else.
@@ -658,6 +761,125 @@ mod tests {
         let text: Vec<_> = addresses.iter().map(ToString::to_string).collect();
         assert_eq!(text, ["10.9.0.2", "fd00:9::2", "10.9.0.3", "fd00:9::3"]);
         assert_eq!(sites.entries(true)[1].key, key(2));
+    }
+
+    #[test]
+    fn sites_get_blocks_in_order_which_are_written_down_and_given_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = "ipv4 = \"10.9.0.0/16\"\nshared = [\"203.0.113.7\", \"203.0.113.8\"]\n";
+        let with = |ports: u32| config(directory.path(), &format!("{pool}ports = {ports}"));
+        let blocks = |hub: &HubConfig| -> Vec<_> {
+            let sites = Sites::load(hub).unwrap();
+            let block = |site: &Site| Some(site.block?.to_string());
+            sites.all().iter().map(block).collect()
+        };
+        let hub = with(32_256);
+        let add = |hub: &HubConfig, number: u8, terms| {
+            let name = format!("site{number}");
+            Sites::edit(hub, |sites| sites.add(hub, &name, key(number), terms))
+        };
+        for number in 1..=3 {
+            add(&hub, number, Terms::default()).unwrap();
+        }
+        let some = |text: &str| Some(text.to_owned());
+        let all = [
+            some("203.0.113.7:1024-33279"),
+            some("203.0.113.7:33280-65535"),
+            some("203.0.113.8:1024-33279"),
+        ];
+        assert_eq!(blocks(&hub), all);
+        // The copy for another hub says the same.
+        let entry = Sites::load(&hub).unwrap().entries(true)[1].block;
+        assert_eq!(entry.map(|block| block.to_string()), all[1]);
+        // Fewer ports for those that come: the former blocks stay, and what is free between is given.
+        Sites::edit(&hub, |sites| sites.revoke("site1")).unwrap();
+        let smaller = with(1_008);
+        add(&smaller, 4, Terms::default()).unwrap();
+        add(&smaller, 5, RELAY).unwrap();
+        let now = [
+            all[1].clone(),
+            all[2].clone(),
+            some("203.0.113.7:1024-2031"),
+            None,
+        ];
+        assert_eq!(blocks(&smaller), now);
+        // A new key leaves the block as it is.
+        let again = |number: u8| {
+            let add = |sites: &mut Sites| sites.add(&smaller, "site4", key(number), REPLACE);
+            Sites::edit(&smaller, add).unwrap().block
+        };
+        assert_eq!(again(6).map(|block| block.to_string()), now[2]);
+        let all = with(64_512);
+        let error = add(&all, 7, Terms::default()).unwrap_err().to_string();
+        assert!(
+            error.contains("64512 ports left; add an address"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_site_of_before_gets_a_block_with_a_new_invitation() {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = "ipv4 = \"10.9.0.0/16\"";
+        let before = config(directory.path(), pool);
+        let mut sites = Sites::default();
+        sites
+            .add(&before, "boat", key(1), Terms::default())
+            .unwrap();
+        let hub = config(
+            directory.path(),
+            &format!("{pool}\nshared = [\"203.0.113.7\"]"),
+        );
+        let site = sites.add(&hub, "boat", key(2), REPLACE).unwrap();
+        assert_eq!(site.block.unwrap().to_string(), "203.0.113.7:1024-2031");
+        let relay = Terms {
+            replace: true,
+            ..RELAY
+        };
+        let site = sites.add(&hub, "boat", key(3), relay).unwrap();
+        assert_eq!((site.block, sites.all()[0].block), (None, None));
+    }
+
+    #[test]
+    fn blocks_that_are_nobodys_or_anothers_are_refused_with_line_and_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = "ipv4 = \"10.9.0.0/16\"\nshared = [\"203.0.113.7\"]";
+        let hub = config(directory.path(), pool);
+        let check = |first: &str, second: &str| {
+            let site = |number: u8, block: &str| {
+                let name = ["boat", "van"][usize::from(number) - 1];
+                format!(
+                    "[[site]]\nname = \"{name}\"\nkey = \"{}\"\n{block}\n",
+                    key(number)
+                )
+            };
+            let text = site(1, first) + &site(2, second);
+            let parsed = Sites::parse(&hub.sites_file, &text, &hub);
+            parsed.map_or_else(|problems| problems.to_string(), |_| String::new())
+        };
+        let first = "block = \"203.0.113.7:2000-2999\"";
+        assert_eq!(check(first, "block = \"203.0.113.7:3000-3999\""), "");
+        for (second, said) in [
+            ("block = \"203.0.113.7:2999-3999\"", "has ports of"),
+            ("block = \"203.0.113.7:1024-2000\"", "has ports of"),
+            ("block = \"203.0.113.7:1024-65535\"", "has ports of"),
+            ("block = \"203.0.113.7:2500-2501\"", "has ports of"),
+            ("block = \"203.0.113.8:1024-2031\"", "not in `shared`"),
+            ("block = \"203.0.113.7:80-99\"", "below port 1024"),
+            ("block = \"203.0.113.7\"", "not an IPv4 address with"),
+            (
+                "block = \"203.0.113.7:3000-3999\"\nnetworks = [\"10.9.8.0/24\"]",
+                "a relay has no block",
+            ),
+        ] {
+            let message = check(first, second);
+            let place = "sites.toml:8: site.block:";
+            assert!(message.contains(said), "{second} gave: {message}");
+            assert!(message.contains(place), "{second} gave: {message}");
+        }
+        let none = config(directory.path(), "ipv4 = \"10.9.0.0/16\"");
+        let text = format!("[[site]]\nname = \"boat\"\nkey = \"{}\"\n{first}\n", key(1));
+        Sites::parse(&none.sites_file, &text, &none).unwrap_err();
     }
 
     #[test]

@@ -480,6 +480,7 @@ fn list(sites: &Sites) -> anyhow::Result<()> {
         "SITE",
         "IPV4",
         "IPV6",
+        "PORTS",
         "NETWORKS",
         "WEIGHT",
         "MBIT/S",
@@ -499,6 +500,7 @@ fn list(sites: &Sites) -> anyhow::Result<()> {
             (site.name.clone(), Some(Colour::Bold)),
             (address(site.ipv4), None),
             (address(site.ipv6), None),
+            (ports(site), None),
             (networks(site), None),
             (site.weight.to_string(), None),
             (
@@ -513,6 +515,11 @@ fn list(sites: &Sites) -> anyhow::Result<()> {
     }
     output::print(&table.render(Style::of_stdout(), ""))?;
     Ok(())
+}
+
+/// Its ports of a shared address.
+fn ports(site: &Site) -> String {
+    site.block.map_or("-".to_owned(), |block| block.to_string())
 }
 
 /// What the site may reach; `-` is what the configuration of the hub says.
