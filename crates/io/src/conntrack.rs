@@ -48,7 +48,7 @@ pub struct Connection {
 }
 
 /// Ends what the kernel remembers of connections from or to these addresses, as a site that is gone had
-/// them.
+/// them, and of connections whose source was translated to them.
 ///
 /// # Errors
 /// Not permitted, or the kernel has no ctnetlink.
@@ -62,7 +62,11 @@ pub fn forget(addresses: &[IpAddr]) -> io::Result<()> {
 pub(crate) fn forget_here(addresses: &[IpAddr]) -> io::Result<()> {
     let mut found = Vec::new();
     for_each(0, 0, |connection| {
-        let ends = [connection.source.ip(), connection.reply_source.ip()];
+        let ends = [
+            connection.source.ip(),
+            connection.reply_source.ip(),
+            connection.reply_destination.ip(),
+        ];
         if ends.iter().any(|ip| addresses.contains(ip)) {
             found.push(connection);
         }

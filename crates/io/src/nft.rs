@@ -10,11 +10,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nftables::batch::Batch;
 use nftables::expr::{
     CT, Expression, Exthdr, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, RT,
-    RTKey, SetItem, TcpOption,
+    RTKey, Range, SetItem, TcpOption,
 };
 use nftables::schema::{Chain, NfListObject, Rule, Table};
 use nftables::stmt::{
-    JumpTarget, Mangle, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement, VerdictMap,
+    Counter, JumpTarget, Mangle, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement,
+    VerdictMap,
 };
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook, RejectCode};
 
@@ -55,6 +56,22 @@ pub struct HubNat {
 /// A network: its first address and the length of its prefix, bits.
 pub type Net = (IpAddr, u8);
 
+/// Ports of an IPv4 address: the first and the last one.
+pub type Ports = (Ipv4Addr, u16, u16);
+
+/// What a site needs that sends from its ports of a shared address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SitePorts {
+    /// Name of the nftables table (family `inet`) that holds all of it.
+    pub table: String,
+    /// TUN interface.
+    pub tun: String,
+    /// The ports. ICMP queries have identifiers of the same numbers (RFC 7597 §8.2).
+    pub ports: Ports,
+    /// Networks to which packets are not translated.
+    pub inside: Vec<(Ipv4Addr, u8)>,
+}
+
 /// What sites may reach. What was opened stays open: rules are for new connections only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Egress {
@@ -70,6 +87,8 @@ pub struct Egress {
     pub allowed: Vec<Net>,
     /// The same of sites for which `allowed` does not count: their networks, and what they may reach.
     pub exceptions: Vec<(Vec<Net>, Vec<Net>)>,
+    /// Ports of shared addresses of such sites, with their numbers in `exceptions`.
+    pub exception_ports: Vec<(Ports, usize)>,
 }
 
 /// What addresses the packets of sites leave with.
@@ -195,6 +214,71 @@ pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {
             table.rule("translate", rule);
         }
     }
+    table.apply()
+}
+
+/// Replaces the table by the rules of a site with ports of a shared address, in one transaction. TCP, UDP and queries of
+/// ICMP that leave by the TUN interface get a port of the site, those of networks behind the site as well. The rules
+/// come before address translation of others at the usual place. What the kernel cannot translate is dropped, and so
+/// is what comes for the shared address and belongs to no connection.
+///
+/// # Errors
+/// See [`NftError`].
+pub fn apply_site(rules: &SitePorts) -> Result<(), NftError> {
+    order(
+        || Order::SiteRules(Box::new(rules.clone())),
+        || apply_site_here(rules),
+    )
+}
+
+pub(crate) fn apply_site_here(rules: &SitePorts) -> Result<(), NftError> {
+    let mut table = NewTable::new(&rules.table, &rules.tun)?;
+    let (shared, first, last) = rules.ports;
+    for (chain, kind, priority) in [
+        ("lost", NfChainType::Filter, PRIORITY_SOURCE_NAT - 2),
+        ("translate", NfChainType::NAT, PRIORITY_SOURCE_NAT - 1),
+    ] {
+        table.chain(chain, kind, NfHook::Postrouting, priority);
+        let elsewhere = table.interface(MetaKey::Oifname, Operator::NEQ);
+        table.rule(chain, vec![elsewhere, Statement::Accept(None)]);
+        for (ip, prefix) in &rules.inside {
+            let inside = address("daddr", IpAddr::V4(*ip), *prefix);
+            table.rule(chain, vec![inside, Statement::Accept(None)]);
+        }
+    }
+    let lost = vec![
+        ip_protocol(&["icmp", "tcp", "udp"]),
+        in_state(&["invalid"]),
+        Statement::Counter(Counter::Anonymous(None)),
+        Statement::Drop(None),
+    ];
+    table.rule("lost", lost);
+    // The kernel takes a range of ports only where it knows the protocol: ICMP apart from the others.
+    for protocols in [["tcp", "udp"].as_slice(), &["icmp"]] {
+        let port = [first, last].map(|port| Expression::Number(port.into()));
+        let translate = Statement::SNAT(Some(NAT {
+            addr: Some(Expression::String(shared.to_string().into())),
+            family: Some(NATFamily::IP),
+            port: Some(Expression::Range(Box::new(Range { range: port }))),
+            flags: None,
+        }));
+        table.rule("translate", vec![ip_protocol(protocols), translate]);
+    }
+    // The address is none of this machine's, so such a packet would go back into the tunnel.
+    table.chain(
+        "forward",
+        NfChainType::Filter,
+        NfHook::Forward,
+        PRIORITY_FILTER,
+    );
+    let from_hub = table.interface(MetaKey::Iifname, Operator::EQ);
+    let unknown = vec![
+        from_hub,
+        address("daddr", IpAddr::V4(shared), 32),
+        Statement::Counter(Counter::Anonymous(None)),
+        Statement::Drop(None),
+    ];
+    table.rule("forward", unknown);
     table.apply()
 }
 
@@ -530,7 +614,7 @@ impl<'a> NewTable<'a> {
         for (ip, prefix) in &egress.closed {
             self.rule(CLOSED, vec![address("daddr", *ip, *prefix), reject()]);
         }
-        self.exceptions(&egress.exceptions);
+        self.exceptions(&egress.exceptions, &egress.exception_ports);
         for (ip, prefix) in &egress.allowed {
             let to = address("daddr", *ip, *prefix);
             self.rule(EGRESS, vec![to, Statement::Accept(None)]);
@@ -571,7 +655,7 @@ impl<'a> NewTable<'a> {
 
     /// A chain for each of these sites, and a map that leads there by the sender: one look-up, however many
     /// they are.
-    fn exceptions(&mut self, exceptions: &[(Vec<Net>, Vec<Net>)]) {
+    fn exceptions(&mut self, exceptions: &[(Vec<Net>, Vec<Net>)], ports: &[(Ports, usize)]) {
         let mut ways: Vec<Way> = Vec::new();
         for (number, (places, allowed)) in exceptions.iter().enumerate() {
             self.plain_chain(site_chain(number));
@@ -582,6 +666,7 @@ impl<'a> NewTable<'a> {
             self.rule(site_chain(number), vec![goto(CLOSED)]);
             ways.extend(places.iter().map(|place| (*place, number)));
         }
+        self.exception_ports(ports);
         let (single, nested) = split(ways);
         // The kernel refuses a map with networks that are part of one another. The first site counts.
         for ((ip, prefix), number) in nested {
@@ -602,6 +687,36 @@ impl<'a> NewTable<'a> {
                 data: Expression::Named(NamedExpression::Set(items)),
             };
             self.rule(EGRESS, vec![Statement::VerdictMap(map)]);
+        }
+    }
+
+    /// The same for what such sites send from their ports of a shared address. The protocols differ in where the port
+    /// is, so there is a map for each.
+    fn exception_ports(&mut self, ports: &[(Ports, usize)]) {
+        if ports.is_empty() {
+            return;
+        }
+        for (protocols, of, name) in [
+            (["tcp", "udp"].as_slice(), "th", "sport"),
+            (&["icmp"], "icmp", "id"),
+        ] {
+            let items = ports.iter().map(|((ip, first, last), number)| {
+                let range = [*first, *last].map(|port| Expression::Number(port.into()));
+                let place = Expression::Named(NamedExpression::Concat(vec![
+                    Expression::String(ip.to_string().into()),
+                    Expression::Range(Box::new(Range { range })),
+                ]));
+                SetItem::MappingStatement(place, goto(site_chain(*number)))
+            });
+            let map = VerdictMap {
+                key: Expression::Named(NamedExpression::Concat(vec![
+                    field("ip", "saddr"),
+                    field(of, name),
+                ])),
+                data: Expression::Named(NamedExpression::Set(items.collect())),
+            };
+            let rule = vec![ip_protocol(protocols), Statement::VerdictMap(map)];
+            self.rule(EGRESS, rule);
         }
     }
 
@@ -705,6 +820,25 @@ fn is_within((ip, prefix): Net, (of, length): Net) -> bool {
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
         }
+}
+
+/// Whether a packet is one of IPv4 and of one of these protocols.
+fn ip_protocol(protocols: &[&'static str]) -> Statement<'static> {
+    let names = protocols
+        .iter()
+        .map(|name| Expression::String((*name).into()));
+    let mut names: Vec<_> = names.collect();
+    let right = match names.len() {
+        1 => names.remove(0),
+        _ => Expression::Named(NamedExpression::Set(
+            names.into_iter().map(SetItem::Element).collect(),
+        )),
+    };
+    Statement::Match(Match {
+        left: field("ip", "protocol"),
+        right,
+        op: Operator::EQ,
+    })
 }
 
 /// Whether the connection that a packet belongs to is in one of these states (nft(8), `ct state`).

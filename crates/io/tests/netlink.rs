@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::{Receiver, channel};
 
 use common::{Namespace, PATIENCE, privileged};
 use ropewalk_io::netlink::{self, Interface, NetlinkError, RouteSpec, RuleSpec, Watch};
-use ropewalk_io::nft::{self, Egress, HubNat, Translation};
+use ropewalk_io::nft::{self, Egress, HubNat, SitePorts, Translation};
 use ropewalk_io::sysctl;
 use ropewalk_io::tun::{Tun, TunConfig};
 
@@ -364,6 +364,55 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
     assert_eq!(namespace.run("nft list ruleset").trim(), "");
 }
 
+#[test]
+fn rules_of_a_site_with_ports_of_a_shared_address_come_as_one_table() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    let rules = |last| SitePorts {
+        table: "ropewalk-ports".into(),
+        tun: "rope0".into(),
+        ports: (Ipv4Addr::new(203, 0, 113, 7), 1_024, last),
+        // The address of the hub lies in the network of the sites.
+        inside: vec![([10, 200, 0, 0].into(), 16), ([10, 200, 0, 1].into(), 32)],
+    };
+    for last in [2_031, 5_119] {
+        namespace
+            .enter(move || nft::apply_site(&rules(last)))
+            .expect("applied");
+        let listed = namespace.run("nft list ruleset");
+        let inside = [
+            "oifname != \"rope0\" accept",
+            "ip daddr 10.200.0.0/16 accept",
+            "ip daddr 10.200.0.1 accept",
+        ];
+        let lost = "ip protocol { icmp, tcp, udp } ct state invalid counter packets 0 bytes 0 drop";
+        let to = format!("snat ip to 203.0.113.7:1024-{last}");
+        let (tcp, icmp) = (
+            format!("ip protocol {{ tcp, udp }} {to}"),
+            format!("ip protocol icmp {to}"),
+        );
+        let unknown = "iifname \"rope0\" ip daddr 203.0.113.7 counter packets 0 bytes 0 drop";
+        let expected = [
+            ("lost", [&inside[..], &[lost]].concat()),
+            ("translate", [&inside[..], &[&tcp, &icmp]].concat()),
+            ("forward", vec![unknown]),
+        ];
+        for (chain, rules) in expected {
+            assert_eq!(chain_of(&listed, chain), rules, "{listed}");
+        }
+        assert!(
+            listed.contains("hook postrouting priority srcnat - 1;"),
+            "{listed}"
+        );
+    }
+    namespace
+        .enter(|| nft::remove("ropewalk-ports"))
+        .expect("removed");
+    assert_eq!(namespace.run("nft list ruleset").trim(), "");
+}
+
 /// Rules of each kind.
 fn with_egress() -> HubNat {
     let net = |text: &str, prefix| (ip(text), prefix);
@@ -383,6 +432,7 @@ fn with_egress() -> HubNat {
                 vec![net("10.200.0.2", 32), net("fd20::2", 128)],
                 vec![net("10.200.0.3", 32)],
             )],
+            exception_ports: vec![((Ipv4Addr::new(203, 0, 113, 7), 1_024, 2_031), 0)],
         }),
         onward: None,
     }
@@ -428,6 +478,10 @@ fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
         (
             "egress",
             vec![
+                "ip protocol { tcp, udp } ip saddr . th sport vmap { 203.0.113.7 . 1024-2031 : goto site0 }"
+                    .to_owned(),
+                "ip protocol icmp icmp type { echo-reply, echo-request } ip saddr . icmp id vmap { 203.0.113.7 . 1024-2031 : goto site0 }"
+                    .to_owned(),
                 "ip saddr vmap { 10.200.0.2 : goto site0 }".to_owned(),
                 "ip6 saddr vmap { fd20::2 : goto site0 }".to_owned(),
                 "ip daddr 10.1.0.0/16 accept".to_owned(),

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{Refusal, not_understood};
 use crate::netlink::{self, RouteSpec, RuleSpec, TABLE_MAIN};
-use crate::nft::{self, HubNat};
+use crate::nft::{self, HubNat, SitePorts};
 use crate::{conntrack, sysctl, tcp, tun, udp};
 
 /// Tables up to this one are of the kernel and of distributions (`RT_TABLE_LOCAL` is 255).
@@ -68,6 +68,7 @@ impl Scope {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
     HubRules(Box<HubNat>),
+    SiteRules(Box<SitePorts>),
     RemoveTable(String),
     TableHandle(String),
     ChainRules(String, String),
@@ -106,6 +107,7 @@ impl Order {
         let socket = || descriptor.as_ref().ok_or_else(|| Refusal::new("no socket"));
         let done = match self {
             Self::HubRules(nat) => value(nft::apply_hub_here(&nat)),
+            Self::SiteRules(rules) => value(nft::apply_site_here(&rules)),
             Self::RemoveTable(name) => value(nft::remove_here(&name)),
             Self::TableHandle(name) => value(nft::table_handle_here(&name)),
             Self::ChainRules(table, chain) => value(nft::chain_rules_here(&table, &chain)),
@@ -154,6 +156,7 @@ impl Order {
                 let onward = nat.onward.as_ref().is_none_or(|name| scope.is_ours(name));
                 is_table(&nat.table) && scope.is_ours(&nat.tun) && onward
             }
+            Self::SiteRules(rules) => is_table(&rules.table) && scope.is_ours(&rules.tun),
             Self::RemoveTable(name)
             | Self::TableHandle(name)
             | Self::ChainRules(name, _)
@@ -282,6 +285,15 @@ mod tests {
         }))
     }
 
+    fn site(table: &str, tun: &str) -> Order {
+        Order::SiteRules(Box::new(SitePorts {
+            table: table.to_owned(),
+            tun: tun.to_owned(),
+            ports: ([203, 0, 113, 7].into(), 1_024, 2_031),
+            inside: Vec::new(),
+        }))
+    }
+
     fn tun(name: &str, flags: i32) -> Order {
         Order::OpenTun {
             name: name.to_owned(),
@@ -295,6 +307,7 @@ mod tests {
         let marked = Some(0x1000_0000);
         let within = [
             hub("ropewalk_rope0", "rope0", None),
+            site("ropewalk_ports_rope0", "rope0"),
             Order::RemoveTable("ropewalk_kill_rope0".into()),
             setting("net.ipv4.ip_forward", "1"),
             setting("net/ipv4/conf/eth0.5/rp_filter", "2"),
@@ -317,6 +330,8 @@ mod tests {
         }
         let refused = [
             hub("filter", "rope0", None),
+            site("filter", "rope0"),
+            site("ropewalk_ports_rope0", "eth0"),
             hub("ropewalk_rope0", "eth0", None),
             hub("ropewalk_rope0", "rope0", Some("eth0")),
             Order::RemoveTable("filter".into()),
