@@ -6,6 +6,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use ropewalk_io::netlink::Interface;
+use ropewalk_types::PortBlock;
 
 /// Where hubs give addresses unless the configuration says otherwise: private, shared and unique local networks
 /// (RFC 1918, RFC 6598, RFC 4193).
@@ -55,6 +57,21 @@ pub(super) fn refusal(
         ));
     }
     None
+}
+
+/// Why a site does not send from ports that its hub assigns; `None` if it does. `interfaces` are those of this machine.
+pub(super) fn refusal_of_block(block: &PortBlock, interfaces: &[Interface]) -> Option<String> {
+    let ip = IpAddr::V4(block.address);
+    if let Some(what) = never(ip) {
+        return Some(format!("the hub assigns ports of {ip}, which is {what}"));
+    }
+    let has = |interface: &&Interface| interface.addresses.iter().any(|own| own.ip == ip);
+    let taken = interfaces.iter().find(has)?;
+    let name = &taken.name;
+    Some(format!(
+        "the hub assigns ports of {ip}, which this machine has on {name}; take the address from the interface, \
+         or ask for another one at the hub"
+    ))
 }
 
 /// What an address is that no interface but the loopback one has.
@@ -123,5 +140,20 @@ mod tests {
         assert_eq!(named("192.168.1.9/24"), None, "the user says so");
         assert!(named("fd12::2/64").unwrap().contains("2001:db8::/32"));
         assert!(named("127.0.0.1/32").is_some(), "never");
+    }
+
+    #[test]
+    fn ports_of_an_address_of_this_machine_or_of_no_interface_are_not_taken() {
+        let uplink = Interface::card("wlan0", 2, &[("192.168.1.7".parse().unwrap(), 24)]);
+        let refused = |text: &str| refusal_of_block(&text.parse().unwrap(), &[uplink.clone()]);
+        assert_eq!(refused("203.0.113.7:1024-2031"), None);
+        for (block, part) in [
+            ("192.168.1.7:1024-2031", "has on wlan0"),
+            ("127.0.0.1:1024-2031", "loopback"),
+            ("224.0.0.1:1024-2031", "multicast"),
+        ] {
+            let words = refused(block).unwrap_or_else(|| panic!("{block} is taken"));
+            assert!(words.contains(part), "{words}");
+        }
     }
 }

@@ -173,6 +173,7 @@ impl Hub {
         network::set_up_hub(changes, &nat, config)?;
         let firewall = Arc::new(Firewall::new(nat, config.forward));
         engine.tun.configure(&config.own_addresses())?;
+        engine.tun.lead(&shared(config))?;
         let admission = admission(
             &engine,
             identity.public_key(),
@@ -369,6 +370,7 @@ fn admission(
     let usable = usable.clone();
     let kept = Arc::clone(&firewall);
     let (tun, addresses) = (engine.tun.clone(), usable.own_addresses());
+    let routes = shared(&usable);
     let start = std::time::Instant::now();
     let lines = <RefCell<(AgainLines, AgainLines)>>::default();
     Admission {
@@ -386,13 +388,28 @@ fn admission(
             let now = ropewalk_types::Instant::ZERO + start.elapsed();
             let (of_rules, of_addresses) = &mut *lines.borrow_mut();
             of_rules.tell(now, "the firewall rules", kept.keep());
-            of_addresses.tell(now, "inner addresses", tun.keep(&addresses));
+            let kept = tun.keep(&addresses);
+            // With its last address, or when it is set down, an interface loses its routes.
+            of_addresses.tell(
+                now,
+                "inner addresses",
+                kept.and_then(|missing| {
+                    tun.lead(&routes)?;
+                    Ok(missing)
+                }),
+            );
         }),
         forget: Box::new(forget),
         directory,
         commands: engine.commands.clone(),
         failures: Cell::default(),
     }
+}
+
+/// Routes of the addresses that sites share. The kernel of the hub passes packets to them on into the tunnel.
+fn shared(config: &HubConfig) -> Vec<IpNet> {
+    let addresses = config.shared.iter().flat_map(|shared| &shared.addresses);
+    addresses.map(|ip| IpAddr::V4(*ip).into()).collect()
 }
 
 /// Ends what the kernel remembers of connections of sites that are gone.
@@ -410,6 +427,9 @@ fn check_pools(config: &HubConfig) -> anyhow::Result<()> {
         .collect();
     match netlink::snapshot() {
         Ok(interfaces) => {
+            if let Some(shared) = &config.shared {
+                network::check_shared(&interfaces, &shared.addresses)?;
+            }
             network::check_pools(&interfaces, |i| config.common.owns(&i.name), &pools)
         }
         Err(error) => {

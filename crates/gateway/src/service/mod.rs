@@ -11,6 +11,7 @@ mod api;
 pub mod direct;
 pub mod network;
 mod notify;
+mod ports;
 pub mod resolve;
 
 mod assigned;

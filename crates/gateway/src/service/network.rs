@@ -13,6 +13,8 @@ use ropewalk_io::netlink::{self, Interface, RouteSpec};
 use ropewalk_io::nft::{self, Egress, HubNat, Net, NftError, Translation};
 use ropewalk_io::sysctl;
 
+use ropewalk_types::PortBlock;
+
 use crate::sites::Sites;
 use ropewalk_config::HubConfig;
 use ropewalk_config::egress::Allowed;
@@ -60,6 +62,25 @@ pub fn check_pools(
     Ok(())
 }
 
+/// Refuses shared addresses that an interface of this machine has: the kernel would answer for the sites.
+///
+/// # Errors
+/// Names address and interface.
+pub fn check_shared(interfaces: &[Interface], shared: &[Ipv4Addr]) -> anyhow::Result<()> {
+    for interface in interfaces {
+        let mut own = interface.addresses.iter();
+        if let Some(taken) = own.find(|own| shared.iter().any(|ip| own.ip == IpAddr::V4(*ip))) {
+            bail!(
+                "the shared address {} in [pool] is an address of this machine, on {}; take it from the \
+                 interface, or share another address that is routed to this machine",
+                taken.ip,
+                interface.name
+            );
+        }
+    }
+    Ok(())
+}
+
 /// The `pools` of a relay that lie in no network of the hub that gave it `addresses`: the hub does
 /// not route them.
 pub fn unrouted<'a>(pools: &'a [IpNet], addresses: &'a [IpNet]) -> impl Iterator<Item = &'a IpNet> {
@@ -96,11 +117,15 @@ impl Tun {
     /// Name of the nftables table that belongs to this interface.
     #[must_use]
     pub fn table(&self) -> String {
+        self.table_of(TABLE_PREFIX)
+    }
+
+    /// Name of another table of it, which begins with `prefix`.
+    #[must_use]
+    pub(super) fn table_of(&self, prefix: &str) -> String {
         let sound = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-        format!(
-            "{TABLE_PREFIX}{}",
-            self.name.chars().map(sound).collect::<String>()
-        )
+        let name: String = self.name.chars().map(sound).collect();
+        format!("{prefix}{name}")
     }
 
     /// Whether the interface can have IPv6 addresses.
@@ -309,6 +334,9 @@ const CLOSED: [&str; 18] = [
 pub fn egress(config: &HubConfig, sites: &Sites, interfaces: &[Interface]) -> Egress {
     let pools = config.pool_v4.into_iter().chain(config.pool_v6);
     let mut closed: Vec<IpNet> = pools.collect();
+    // Whoever is behind a shared address is another site.
+    let shared = config.shared.iter().flat_map(|shared| &shared.addresses);
+    closed.extend(shared.map(|ip| IpNet::from(IpAddr::V4(*ip))));
     if !config.is_relay() {
         closed.extend(CLOSED.iter().filter_map(|net| net.parse::<IpNet>().ok()));
         let own = |interface: &Interface| config.common.owns(&interface.name);
@@ -333,6 +361,15 @@ pub fn egress(config: &HubConfig, sites: &Sites, interfaces: &[Interface]) -> Eg
         let places = site.places().map(|net| (net.addr(), net.prefix_len()));
         Some((places.collect(), nets(site.allow.as_deref()?)))
     });
+    let with_rules = sites.all().iter().filter(|site| site.allow.is_some());
+    let exception_ports = with_rules.enumerate().filter_map(|(number, site)| {
+        let PortBlock {
+            address,
+            first,
+            last,
+        } = site.block?;
+        Some(((address, first, last), number))
+    });
     let ports = |addresses: &[SocketAddr]| {
         let place = |address: &SocketAddr| {
             let ip = Some(address.ip()).filter(|ip| !ip.is_unspecified());
@@ -353,6 +390,7 @@ pub fn egress(config: &HubConfig, sites: &Sites, interfaces: &[Interface]) -> Eg
             .collect(),
         allowed: nets(&config.allow),
         exceptions: special.collect(),
+        exception_ports: exception_ports.collect(),
     }
 }
 
@@ -566,7 +604,10 @@ mod tests {
     use std::thread::JoinHandle;
     use std::time::Duration;
 
+    use ropewalk_transport::Identity;
+
     use super::*;
+    use crate::sites::Terms;
 
     #[test]
     fn default_routes_become_two_halves() {
@@ -769,6 +810,50 @@ mod tests {
             &[("ipv4", "10.0.0.0/8".parse().unwrap())],
         );
         own.expect("the hub's own interface is no other network");
+    }
+
+    #[test]
+    fn an_address_of_the_hub_is_not_shared() {
+        let interfaces = [interface("eth0", "203.0.113.7", 24)];
+        let check = |ip: [u8; 4]| check_shared(&interfaces, &[ip.into()]);
+        check([203, 0, 113, 8]).expect("in a network of the hub, and no address of its own");
+        let error = check([203, 0, 113, 7]).unwrap_err().to_string();
+        assert!(
+            error.contains("203.0.113.7") && error.contains("on eth0"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn rules_of_a_site_count_for_its_ports_of_a_shared_address_too() {
+        let path = std::path::Path::new("hub.toml");
+        let text = "[pool]\nipv4 = \"100.99.0.0/16\"\nshared = [\"203.0.113.7\"]\n";
+        let config = ropewalk_config::hub::parse(path, text).unwrap();
+        let mut sites = Sites::default();
+        for (number, allow) in [
+            (1, None),
+            (2, Some(Vec::new())),
+            (3, None),
+            (4, Some(Vec::new())),
+        ] {
+            let key = Identity::from_seed([number; 32]).unwrap().public_key();
+            let terms = Terms {
+                allow,
+                ..Terms::default()
+            };
+            sites
+                .add(&config, &format!("site{number}"), key, terms)
+                .unwrap();
+        }
+        let egress = egress(&config, &sites, &[]);
+        let shared = Ipv4Addr::new(203, 0, 113, 7);
+        let ports = |first| (shared, first, first + 1_007);
+        assert_eq!(
+            egress.exception_ports,
+            [(ports(2_032), 0), (ports(4_048), 1)]
+        );
+        assert_eq!(egress.exceptions.len(), 2);
+        assert!(egress.closed.contains(&(shared.into(), 32)), "other sites");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::sysctl;
 use ropewalk_session::{HubAddresses, SiteHub, SiteSettings};
 use ropewalk_transport::{Identity, PublicKey};
+use ropewalk_types::PortBlock;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -27,6 +28,7 @@ use super::guard::Guard;
 use super::keys::{ChangeKey, KeyThread, SiteKeys};
 use super::managers::{self, Managers, News};
 use super::memory::{CountQuotas, Memory};
+use super::ports::Ports;
 use super::spare::Spare;
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::watchdog::Watchdog;
@@ -80,6 +82,7 @@ pub(super) struct Site {
     /// Interfaces that were told to be left out as tunnels, each with why.
     left_out: Vec<String>,
     assigned: Vec<IpNet>,
+    ports: Ports,
     onward: Option<Relayed>,
     direct: Option<Direct>,
     guard: Guard,
@@ -243,6 +246,7 @@ impl Site {
             unmatched: Vec::new(),
             left_out: Vec::new(),
             assigned: Vec::new(),
+            ports: Ports::new(),
             onward: None,
             direct,
             guard,
@@ -321,6 +325,7 @@ impl Site {
                 }
                 () = self.guard.tick() => self.keep_guard(),
                 () = self.spare.changed() => self.follow_hubs(machine)?,
+                () = self.ports.tick() => self.ports.keep(),
                 () = sleep_until(resolve_at) => {
                     if !self.up && self.resolve_again().await {
                         self.follow_hubs(machine)?;
@@ -354,6 +359,11 @@ impl Site {
             } => {
                 tracing::info!(?addresses, ?block, hub = ?hub_addresses, "the hub assigned addresses");
                 let addresses = self.acceptable(addresses);
+                let block = block.filter(|block| self.takes_block(block));
+                let tun = &self.engine.tun;
+                // Before packets are led into the tunnel.
+                self.ports
+                    .assign(machine, tun, block, (&addresses, &hub_addresses));
                 self.assign(&addresses)?;
                 self.set_name_servers(machine);
             }
@@ -398,6 +408,20 @@ impl Site {
             None => true,
         };
         addresses.into_iter().filter(takes).collect()
+    }
+
+    /// Whether this site sends from the ports that the hub assigns.
+    fn takes_block(&self, block: &PortBlock) -> bool {
+        let refusal = if self.onward.is_some() {
+            let what = "but the sites of a relay have addresses of their own";
+            Some(format!("the hub assigns the ports {block}, {what}"))
+        } else {
+            assigned::refusal_of_block(block, &self.interfaces.borrow())
+        };
+        if let Some(refusal) = &refusal {
+            tracing::error!("{refusal}; this site sends from its inner address only");
+        }
+        refusal.is_none()
     }
 
     fn assign(&mut self, addresses: &[IpNet]) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@
 //! site's statement, and the newest statement wins at once. The kernel takes the routes out with the interface.
 //!
 //! Invariant: the table has one route for each network of a site that is served, and its metric is that of the newest
-//! statement.
+//! statement. Sites that share an address have one route for it, with the metric of the newest statement of them all.
 
 use std::collections::BTreeMap;
 
@@ -22,38 +22,66 @@ pub(super) struct SiteRoutes {
     tun: Tun,
     /// Nothing is announced without.
     table: Option<u32>,
-    /// What is in the table, with the metrics.
-    announced: BTreeMap<IpNet, u32>,
+    announced: Announced,
+}
+
+/// The metrics that each site asks for, by network. A site is known by its first address, which no other has.
+#[derive(Debug, Default)]
+struct Announced(BTreeMap<IpNet, BTreeMap<IpNet, u32>>);
+
+/// What is to become of a route: its metric before, and the one that it is to have.
+type Step = (IpNet, Option<u32>, Option<u32>);
+
+impl Announced {
+    /// A site with these addresses asks for this metric, or is gone. The routes that are others now.
+    fn set(&mut self, addresses: &[IpNet], metric: Option<u32>) -> Vec<Step> {
+        let Some(site) = addresses.first() else {
+            return Vec::new();
+        };
+        let step = |net: &IpNet| {
+            let metrics = self.0.entry(*net).or_default();
+            let before = metrics.values().min().copied();
+            match metric {
+                Some(metric) => metrics.insert(*site, metric),
+                None => metrics.remove(site),
+            };
+            let after = metrics.values().min().copied();
+            if metrics.is_empty() {
+                self.0.remove(net);
+            }
+            (before != after).then_some((*net, before, after))
+        };
+        addresses.iter().filter_map(step).collect()
+    }
 }
 
 impl SiteRoutes {
-    pub(super) const fn new(tun: Tun, table: Option<u32>) -> Self {
+    pub(super) fn new(tun: Tun, table: Option<u32>) -> Self {
         Self {
             tun,
             table,
-            announced: BTreeMap::new(),
+            announced: Announced::default(),
         }
     }
 
     /// This hub serves a site with these addresses, as the site has signed in this epoch.
     pub(super) fn serve(&mut self, addresses: &[IpNet], epoch: u64) {
-        let metric = metric(epoch);
-        for net in addresses {
-            if self.announced.get(net) == Some(&metric) {
-                continue;
-            }
-            self.change(net, metric, netlink::add_route);
-            if let Some(former) = self.announced.insert(*net, metric) {
-                self.change(net, former, netlink::delete_route);
-            }
-        }
+        self.take(addresses, Some(metric(epoch)));
     }
 
     /// This hub does not serve the site with these addresses any more.
     pub(super) fn withdraw(&mut self, addresses: &[IpNet]) {
-        for net in addresses {
-            if let Some(metric) = self.announced.remove(net) {
-                self.change(net, metric, netlink::delete_route);
+        self.take(addresses, None);
+    }
+
+    fn take(&mut self, addresses: &[IpNet], metric: Option<u32>) {
+        for (net, before, after) in self.announced.set(addresses, metric) {
+            // The new one first, so that there is always one.
+            if let Some(metric) = after {
+                self.change(&net, metric, netlink::add_route);
+            }
+            if let Some(metric) = before {
+                self.change(&net, metric, netlink::delete_route);
             }
         }
     }
@@ -97,5 +125,35 @@ mod tests {
     fn a_newer_epoch_has_a_lower_metric_and_no_epoch_has_none() {
         let metrics = [0, 1, 2, 15_999_999, u64::MAX].map(metric);
         assert_eq!(metrics, [16_000_000, 15_999_999, 15_999_998, 1, 1]);
+    }
+
+    #[test]
+    fn a_shared_address_has_the_metric_of_the_newest_statement_until_its_last_site_is_gone() {
+        let nets = |texts: [&str; 2]| texts.map(|text| text.parse().expect("a network"));
+        let shared = "203.0.113.7/32";
+        let (boat, van) = (nets(["10.9.0.2/32", shared]), nets(["10.9.0.3/32", shared]));
+        let mut announced = Announced::default();
+        let mut set = |addresses: &[IpNet], metric| announced.set(addresses, metric);
+        let (own, both) = (boat[0], boat[1]);
+        assert_eq!(
+            set(&boat, Some(7)),
+            [(own, None, Some(7)), (both, None, Some(7))]
+        );
+        assert_eq!(set(&van, Some(9)), [(van[0], None, Some(9))]);
+        assert_eq!(set(&van, Some(9)), [], "nothing new");
+        assert_eq!(
+            set(&van, Some(5)),
+            [(van[0], Some(9), Some(5)), (both, Some(7), Some(5))]
+        );
+        assert_eq!(
+            set(&van, None),
+            [(van[0], Some(5), None), (both, Some(5), Some(7))]
+        );
+        assert_eq!(
+            set(&boat, None),
+            [(own, Some(7), None), (both, Some(7), None)]
+        );
+        assert_eq!(set(&boat, None), []);
+        assert!(announced.0.is_empty());
     }
 }
