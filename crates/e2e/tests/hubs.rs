@@ -1,6 +1,7 @@
 //! A site with two hubs: one dies, and connections go on through the other.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,12 +23,14 @@ const SECOND_SIDE: &str = "10.9.2.2";
 /// Two hubs between a site and a server, which hears the routes of both by BGP.
 struct Scene {
     // Fields are dropped in this order: what runs in namespaces first.
-    site: Gateway,
+    _site: Gateway,
     first: Gateway,
     second: Gateway,
     _routers: Vec<Process>,
     _space: Namespace,
     ground: Ground,
+    /// Where the server reaches the site.
+    reached: IpAddr,
 }
 
 /// BIRD with this configuration.
@@ -44,14 +47,14 @@ fn bird(directory: &Path, name: &str, within: &Namespace, text: &str) -> Process
     program.start(directory, name).unwrap()
 }
 
-/// What BIRD on a hub is told: routes to sites go to the server, the newest first.
-fn of_hub(own: &str, server: &str) -> String {
+/// What BIRD on a hub is told: routes to sites go to the server, the newest first. `left_out` go nowhere.
+fn of_hub(own: &str, server: &str, left_out: &str) -> String {
     format!(
         "router id {own};\n\
          protocol kernel sites {{ kernel table 4443; learn; ipv4 {{ import all; export none; }}; }}\n\
          protocol bgp server {{\n  local {own} as 65000;\n  neighbor {server} as 65000;\n\
          \x20 connect delay time 1;\n  ipv4 {{\n    import none;\n    next hop self;\n\
-         \x20   export filter {{ bgp_med = krt_metric; accept; }};\n  }};\n}}\n"
+         \x20   export filter {{ {left_out} bgp_med = krt_metric; accept; }};\n  }};\n}}\n"
     )
 }
 
@@ -93,7 +96,13 @@ fn list_of(hub: &Gateway) -> PathBuf {
 }
 
 impl Scene {
+    /// The site is reached by its inner address.
     fn new(purpose: &str) -> Self {
+        Self::with(purpose, None)
+    }
+
+    /// The site is reached by its ports of a shared address only, if there is one.
+    fn with(purpose: &str, shared: Option<IpAddr>) -> Self {
         let spec = TopologySpec {
             server_routes: false,
             ..TopologySpec::new(purpose, two_links())
@@ -103,22 +112,25 @@ impl Scene {
         let space = second_place(purpose, net, server);
         let directory = ground.topology.directory().to_owned();
         let lan = HUB_LAN.to_string();
+        let left_out = shared.map_or("", |_| "if net ~ 10.86.0.0/24 then reject;");
         let routers = vec![
             bird(
                 &directory,
                 "bird-first",
                 net,
-                &of_hub(&lan, &SERVER.to_string()),
+                &of_hub(&lan, &SERVER.to_string(), left_out),
             ),
             bird(
                 &directory,
                 "bird-second",
                 &space,
-                &of_hub(SECOND_SIDE, SERVER_SIDE),
+                &of_hub(SECOND_SIDE, SERVER_SIDE, left_out),
             ),
             bird(&directory, "bird-server", server, &of_server()),
         ];
+        let pool = shared.map(|shared| format!("shared = [\"{shared}\"]"));
         let hub = GatewaySpec {
+            pool: pool.unwrap_or_default(),
             network: "masquerade = false\nroutes_table = 4443".into(),
             ..GatewaySpec::default()
         };
@@ -148,8 +160,10 @@ impl Scene {
             .unwrap();
         site.start().unwrap();
         site.wait_paths(2, LIMIT).unwrap();
+        let inner = site.status().unwrap().address(false).unwrap();
         let scene = Self {
-            site,
+            reached: shared.unwrap_or(inner),
+            _site: site,
             first,
             second,
             _routers: routers,
@@ -164,7 +178,7 @@ impl Scene {
 
     /// Waits until the server sends packets for the site by this interface.
     fn await_route(&self, interface: &str) {
-        let site = self.site.status().unwrap().address(false).unwrap();
+        let site = self.reached;
         let end = Instant::now() + LIMIT;
         loop {
             let server = self.ground.topology.server();
@@ -242,6 +256,17 @@ fn connections_go_on_when_their_hub_is_killed() {
     let report = bulk.stop().unwrap();
     assert_eq!(report.broken(), 0, "{:?}", report.reasons());
     assert!(carried > 1_000_000, "{carried} bytes in 2 s");
+}
+
+#[test]
+fn connections_from_ports_of_a_shared_address_go_on_when_their_hub_is_killed() {
+    if !ready() {
+        return;
+    }
+    let shared = [203, 0, 113, 7].into();
+    let mut scene = Scene::with("portsmove", Some(shared));
+    let gap = scene.lose(|scene| scene.first.kill());
+    assert!(gap < GAP, "{gap:?}");
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub struct GatewaySpec {
     pub public: Vec<String>,
     /// Lines for the `[tunnel]` section, such as `scheduler = "htmt"`.
     pub tunnel: String,
+    /// Further lines for the `[pool]` section of a hub.
+    pub pool: String,
     /// Lines for the `[network]` section.
     pub network: String,
     /// Lines for the `[egress]` section of a hub or relay; empty lets sites reach everything, as servers of
@@ -112,9 +114,9 @@ impl Gateway {
              udp = [\"0.0.0.0:{UDP_PORT}\", \"[::]:{UDP_PORT}\"]\n\
              tcp = [\"0.0.0.0:{TCP_PORT}\", \"[::]:{TCP_PORT}\"]\n\
              public = {public:?}\n\
-             [pool]\nipv4 = \"10.86.0.0/24\"\nipv6 = \"fd86:1::/64\"\n\
+             [pool]\nipv4 = \"10.86.0.0/24\"\nipv6 = \"fd86:1::/64\"\n{}\n\
              [network]\n{}\n",
-            spec.network
+            spec.pool, spec.network
         );
         text += &spec.egress();
         text += &gateway.sections(spec);
