@@ -161,33 +161,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
         (pools, read_shared(pool, pools.0))
     });
     let (forward, masquerade, routes_table) = root.section("network", |network| {
-        let forward = network.boolean("forward").unwrap_or(true);
-        let masquerade = network.boolean("masquerade").unwrap_or(forward);
-        if masquerade && !forward {
-            network.reject(
-                "masquerade",
-                "address translation without forwarding has no effect",
-                "set forward = true or masquerade = false",
-            );
-        }
-        if shared.is_some() && !forward {
-            network.reject(
-                "forward",
-                "sites with a block of a shared address reach nothing without forwarding",
-                "set forward = true, or remove shared from [pool]",
-            );
-        }
-        let table = network.integer("routes_table", ROUTES_TABLE);
-        let table = table.and_then(|table| u32::try_from(table).ok());
-        if table.is_some() && common.hold.freeze == Freeze::ProxyAck {
-            network.reject(
-                "routes_table",
-                "a hub whose sites may move to another hub must not acknowledge for them: what it had in custody is \
-                 lost with the hub",
-                "set freeze = \"off\" or \"planned\" in [hold], or remove routes_table",
-            );
-        }
-        (forward, masquerade, table)
+        read_network(network, shared.is_some(), common.hold.freeze)
     });
     let allow = root.section("egress", |section| {
         let allow = egress::read(section);
@@ -231,6 +205,41 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
         fleet,
         onward: None,
     }
+}
+
+/// Whether the hub forwards, whether it translates addresses, and the table for routes to sites.
+fn read_network(
+    network: &mut Section<'_>,
+    shares: bool,
+    freeze: Freeze,
+) -> (bool, bool, Option<u32>) {
+    let forward = network.boolean("forward").unwrap_or(true);
+    let masquerade = network.boolean("masquerade").unwrap_or(forward);
+    if masquerade && !forward {
+        network.reject(
+            "masquerade",
+            "address translation without forwarding has no effect",
+            "set forward = true or masquerade = false",
+        );
+    }
+    if shares && !forward {
+        network.reject(
+            "forward",
+            "sites with a block of a shared address reach nothing without forwarding",
+            "set forward = true, or remove shared from [pool]",
+        );
+    }
+    let table = network.integer("routes_table", ROUTES_TABLE);
+    let table = table.and_then(|table| u32::try_from(table).ok());
+    if table.is_some() && freeze == Freeze::ProxyAck {
+        network.reject(
+            "routes_table",
+            "a hub whose sites may move to another hub must not acknowledge for them: what it had in custody is \
+             lost with the hub",
+            "set freeze = \"off\" or \"planned\" in [hold], or remove routes_table",
+        );
+    }
+    (forward, masquerade, table)
 }
 
 /// What `routes_table` may be: the tables below are of the kernel and of distributions.

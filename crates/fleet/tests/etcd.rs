@@ -443,7 +443,6 @@ fn all_members_down_a_restarted_hub_serves_from_its_file_and_a_lost_member_comes
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story in its order")]
 fn a_cut_off_hub_says_how_old_its_copy_is_and_catches_up_after_a_compaction() {
     with_etcd(|etcd| {
         etcd.init();

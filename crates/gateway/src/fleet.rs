@@ -17,6 +17,7 @@ use ropewalk_api::{EtcdStatus, FleetHub, FleetStatus};
 use ropewalk_config::{FleetConfig, HubConfig};
 use ropewalk_fleet::{Copy, EtcdState, Fleet, Login, Options, Pools, Tls};
 use ropewalk_host::files;
+use ropewalk_types::PortBlock;
 
 use crate::sites::{Invitation, Joined, Site, Sites, Time};
 
@@ -62,13 +63,16 @@ pub fn copy_file(hub: &HubConfig) -> PathBuf {
 #[must_use]
 pub fn pools(hub: &HubConfig) -> Pools {
     let (ipv4, ipv6) = networks(hub);
+    let shared = hub.shared.as_ref();
     Pools {
         ipv4,
         ipv4_block: 32,
         ipv6,
         ipv6_block: 128,
-        shared: Vec::new(),
-        ports: 0,
+        shared: shared
+            .map(|shared| shared.addresses.clone())
+            .unwrap_or_default(),
+        ports: shared.map_or(0, |shared| shared.ports),
         reserved: RESERVED,
     }
 }
@@ -99,6 +103,16 @@ fn check_pools(copy: &Copy, hub: &HubConfig) -> anyhow::Result<()> {
         return Ok(());
     };
     let fleets = (meta.pools.ipv4, meta.pools.ipv6);
+    let shared = hub.shared.as_ref();
+    let addresses = shared.map_or(&[][..], |shared| &shared.addresses);
+    let ports = shared.map_or(0, |shared| shared.ports);
+    anyhow::ensure!(
+        (addresses, ports) == (&meta.pools.shared[..], meta.pools.ports),
+        "the shared addresses in [pool] of this hub are not those of the fleet: write shared = {:?} and ports = {}, or \
+         neither if the fleet has none, and restart the hub",
+        meta.pools.shared,
+        meta.pools.ports,
+    );
     let line = |key: &str, net: Option<String>| {
         net.map_or_else(|| format!("no {key}"), |net| format!("{key} = \"{net}\""))
     };
@@ -129,6 +143,10 @@ fn site(site: &ropewalk_fleet::Site) -> Site {
         next_key: site.next_key.filter(|_| site.key.is_some()),
         ipv4: site.ipv4.map(|block| block.addr().into()),
         ipv6: site.ipv6.map(|block| block.addr().into()),
+        block: site.ports.and_then(|ports| {
+            let last = ports.count.checked_sub(1)?.checked_add(ports.first)?;
+            PortBlock::new(ports.address, ports.first, last)
+        }),
         networks: Vec::new(),
         enabled: site.enabled,
         weight: site.weight,

@@ -526,28 +526,7 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
     };
     let ipv4 = address("ipv4", hub.pool_v4);
     let ipv6 = address("ipv6", hub.pool_v6);
-    let pools: Vec<IpNet> = hub.pool_v4.into_iter().chain(hub.pool_v6).collect();
-    let networks = site.list("networks", "[\"10.201.31.192/26\"]", NETWORKS_MAX, |text| {
-        let net: IpNet = text
-            .parse()
-            .map_err(|_| format!("{text:?} is not a network"))?;
-        if net.trunc() != net {
-            return Err(format!("{net} has bits beyond its prefix"));
-        }
-        if !pools.iter().any(|pool| pool.contains(&net)) {
-            return Err(format!("{net} is in no pool of the hub"));
-        }
-        Ok(net)
-    });
-    if let Some([one, other]) = networks.as_deref()
-        && one.addr().is_ipv4() == other.addr().is_ipv4()
-    {
-        site.reject(
-            "networks",
-            &format!("{one} and {other} are of one family"),
-            "leave one IPv4 and one IPv6 network at most",
-        );
-    }
+    let networks = parse_networks(site, hub);
     let block = parse_block(site, hub);
     if networks.is_some() && block.is_some() {
         let remedy = "remove one of the two; the sites of a relay have addresses of their own";
@@ -574,6 +553,33 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
         rate_mbit: rate.and_then(|r| r.try_into().ok()),
         allow,
     })
+}
+
+/// The networks of a relay: one of each family at most.
+fn parse_networks(site: &mut Section<'_>, hub: &HubConfig) -> Option<Vec<IpNet>> {
+    let pools: Vec<IpNet> = hub.pool_v4.into_iter().chain(hub.pool_v6).collect();
+    let networks = site.list("networks", "[\"10.201.31.192/26\"]", NETWORKS_MAX, |text| {
+        let net: IpNet = text
+            .parse()
+            .map_err(|_| format!("{text:?} is not a network"))?;
+        if net.trunc() != net {
+            return Err(format!("{net} has bits beyond its prefix"));
+        }
+        if !pools.iter().any(|pool| pool.contains(&net)) {
+            return Err(format!("{net} is in no pool of the hub"));
+        }
+        Ok(net)
+    });
+    if let Some([one, other]) = networks.as_deref()
+        && one.addr().is_ipv4() == other.addr().is_ipv4()
+    {
+        site.reject(
+            "networks",
+            &format!("{one} and {other} are of one family"),
+            "leave one IPv4 and one IPv6 network at most",
+        );
+    }
+    networks
 }
 
 fn parse_block(site: &mut Section<'_>, hub: &HubConfig) -> Option<PortBlock> {

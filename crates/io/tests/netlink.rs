@@ -447,6 +447,22 @@ fn chain_of<'a>(rules: &'a str, chain: &str) -> Vec<&'a str> {
         .collect()
 }
 
+/// Rules that find the chain of a site, and those of all sites.
+fn of_sites() -> Vec<String> {
+    [
+        "ip protocol { tcp, udp } ip saddr . th sport vmap { 203.0.113.7 . 1024-2031 : goto site0 }"
+            ,
+        "ip protocol icmp icmp type { echo-reply, echo-request } ip saddr . icmp id vmap { 203.0.113.7 . 1024-2031 : goto site0 }"
+            ,
+        "ip saddr vmap { 10.200.0.2 : goto site0 }",
+        "ip6 saddr vmap { fd20::2 : goto site0 }",
+        "ip daddr 10.1.0.0/16 accept",
+        "goto closed",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
 #[test]
 fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
     if !privileged() {
@@ -475,19 +491,7 @@ fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
                 "ip6 daddr fe80::/10 reject with icmpx admin-prohibited".to_owned(),
             ],
         ),
-        (
-            "egress",
-            vec![
-                "ip protocol { tcp, udp } ip saddr . th sport vmap { 203.0.113.7 . 1024-2031 : goto site0 }"
-                    .to_owned(),
-                "ip protocol icmp icmp type { echo-reply, echo-request } ip saddr . icmp id vmap { 203.0.113.7 . 1024-2031 : goto site0 }"
-                    .to_owned(),
-                "ip saddr vmap { 10.200.0.2 : goto site0 }".to_owned(),
-                "ip6 saddr vmap { fd20::2 : goto site0 }".to_owned(),
-                "ip daddr 10.1.0.0/16 accept".to_owned(),
-                "goto closed".to_owned(),
-            ],
-        ),
+        ("egress", of_sites()),
         (
             "site0",
             vec![

@@ -170,10 +170,9 @@ impl FleetArgs {
             .config
             .as_deref()
             .unwrap_or_else(|| Path::new(config::HUB_CONFIG));
-        let action = match self.action {
-            Action::Init(init) => return init.run(path),
-            other => other,
-        };
+        if let Action::Init(init) = self.action {
+            return init.run(path);
+        }
         let hub = config::load_hub(path).context("the configuration is not usable")?;
         let Some(fleet) = hub.fleet.as_deref() else {
             return Err(WrongUsage(format!(
@@ -183,7 +182,8 @@ impl FleetArgs {
             .into());
         };
         let socket = global.socket.as_deref().unwrap_or(&hub.common.socket);
-        match action {
+        match self.action {
+            // Above: there is no fleet yet.
             Action::Init(_) => Ok(()),
             Action::Status(form) => show(&hub, fleet, socket, form),
             Action::Drain(drain) => {

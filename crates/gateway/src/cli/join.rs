@@ -488,6 +488,7 @@ mod tests {
             name: "boat".to_owned(),
             endpoints: vec!["192.0.2.7:4443".parse().unwrap()],
             networks: Vec::new(),
+            fleet: None,
         };
         (token, pending_file(key, invitation.as_bytes()))
     }

@@ -275,7 +275,7 @@ fn claim_of(copy: &Copy, site: &str) -> Option<Statement> {
     };
     let site = copy.site(site)?;
     let own = [site.key, site.next_key].contains(&Some(claim.key));
-    own.then(|| Statement {
+    own.then_some(Statement {
         site: claim.key,
         epoch: claim.epoch,
         hub: claim.hub,

@@ -145,7 +145,8 @@ mod tests {
     #[test]
     fn ports_of_an_address_of_this_machine_or_of_no_interface_are_not_taken() {
         let uplink = Interface::card("wlan0", 2, &[("192.168.1.7".parse().unwrap(), 24)]);
-        let refused = |text: &str| refusal_of_block(&text.parse().unwrap(), &[uplink.clone()]);
+        let refused =
+            |text: &str| refusal_of_block(&text.parse().unwrap(), std::slice::from_ref(&uplink));
         assert_eq!(refused("203.0.113.7:1024-2031"), None);
         for (block, part) in [
             ("192.168.1.7:1024-2031", "has on wlan0"),

@@ -227,7 +227,7 @@ mod tests {
     fn a_thread_that_lets_sites_in_may_be_slow_and_one_that_hangs_is_told_once() {
         let (begun, begins) = std::sync::mpsc::channel();
         let (go_on, wait) = std::sync::mpsc::channel::<()>();
-        let thread = AdmissionThread::start(move |work| {
+        let thread = AdmissionThread::start(Inbox::default(), move |work| {
             begun.send(work).unwrap();
             wait.recv().unwrap();
             Ok(String::new())
