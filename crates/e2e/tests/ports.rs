@@ -31,6 +31,8 @@ struct Scene {
     boat: Gateway,
     farm: Gateway,
     hub: Gateway,
+    /// It has joined, and does not run.
+    _van: Gateway,
     second: Namespace,
     lan: Namespace,
     ground: Ground,
@@ -72,16 +74,22 @@ impl Scene {
         };
         let mut hub = Gateway::hub(topology.hub(), directory, &hub).unwrap();
         hub.start().unwrap();
-        let site = |namespace: &Namespace, name: &str| {
-            let token = hub.invite(name).unwrap();
-            let mut site = Gateway::site(namespace, directory, name, &token, &spec).unwrap();
+        // Blocks are given in this order.
+        let tokens = ["boat", "farm", "van"].map(|name| hub.invite(name).unwrap());
+        let join = |namespace: &Namespace, name: &str, token: &str| {
+            Gateway::site(namespace, directory, name, token, &spec).unwrap()
+        };
+        let van = join(&second, "van", &tokens[2]);
+        let site = |namespace: &Namespace, name: &str, token: &str| {
+            let mut site = join(namespace, name, token);
             site.start().unwrap();
             site.wait_paths(1, PATIENCE).unwrap();
             site
         };
-        let (boat, farm) = (site(topology.site(), "boat"), site(&second, "farm"));
-        hub.invite("van").unwrap();
+        let boat = site(topology.site(), "boat", &tokens[0]);
+        let farm = site(&second, "farm", &tokens[1]);
         Self {
+            _van: van,
             boat,
             farm,
             hub,

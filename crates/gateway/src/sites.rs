@@ -879,7 +879,7 @@ mod tests {
             ),
         ] {
             let message = check(first, second);
-            let place = "sites.toml:8: site.block:";
+            let place = "sites.toml:8: site[2].block:";
             assert!(message.contains(said), "{second} gave: {message}");
             assert!(message.contains(place), "{second} gave: {message}");
         }

@@ -396,7 +396,10 @@ fn rules_of_a_site_with_ports_of_a_shared_address_come_as_one_table() {
         let unknown = "iifname \"rope0\" ip daddr 203.0.113.7 counter packets 0 bytes 0 drop";
         let expected = [
             ("lost", [&inside[..], &[lost]].concat()),
-            ("translate", [&inside[..], &[&tcp, &icmp]].concat()),
+            (
+                "translate",
+                [&inside[..], &[tcp.as_str(), icmp.as_str()]].concat(),
+            ),
             ("forward", vec![unknown]),
         ];
         for (chain, rules) in expected {

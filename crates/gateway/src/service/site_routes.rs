@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_shared_address_has_the_metric_of_the_newest_statement_until_its_last_site_is_gone() {
-        let nets = |texts: [&str; 2]| texts.map(|text| text.parse().expect("a network"));
+        let nets =
+            |texts: [&str; 2]| -> [IpNet; 2] { texts.map(|text| text.parse().expect("a network")) };
         let shared = "203.0.113.7/32";
         let (boat, van) = (nets(["10.9.0.2/32", shared]), nets(["10.9.0.3/32", shared]));
         let mut announced = Announced::default();
