@@ -1,4 +1,4 @@
-//! A hub, its sites and the links between them. A second hub may stand by.
+//! Hubs, their sites and the links between them. One hub unless asked otherwise.
 
 mod hubs;
 
@@ -19,15 +19,15 @@ use ropewalk_netem::{
     Selector, Side,
 };
 use ropewalk_session::{
-    Command, CommonSettings, Environment, Hub, JoinSettings, Joining, Peer, Session, Site,
-    SiteDirectory, SiteEntry, SiteSettings, Slice, Uplink,
+    Command, CommonSettings, Environment, Hub, JoinSettings, Joining, Session, Site, SiteDirectory,
+    SiteEntry, SiteSettings, Slice, Uplink,
 };
 use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 use ropewalk_types::{Duration, Ecn, Instant, Random, destination_of};
 use ropewalk_wire::{HEADROOM, Versions};
 
+use self::hubs::{Begun, InnerRoutes, Part, hub_ip};
 pub use self::hubs::{HOME, SPARE};
-use self::hubs::{InnerRoutes, Part};
 use crate::host::{Host, Outgoing};
 use crate::joint::Joint;
 use crate::packet::{Packet, inner};
@@ -37,7 +37,6 @@ pub const HUB_UDP: SocketAddr = SocketAddr::new(IpAddr::V4(HUB_IP), 4_443);
 /// Where the hub listens for TCP.
 pub const HUB_TCP: SocketAddr = SocketAddr::new(IpAddr::V4(HUB_IP), 443);
 const HUB_IP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
-const SPARE_IP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 /// The hub's inner address.
 pub const HUB_INNER: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
 /// The network of the first site's hosts, if it has any.
@@ -78,6 +77,11 @@ pub struct Spec {
     pub hold: Limits,
     /// There is a second hub with the same sites: their spare.
     pub spare: bool,
+    /// The hubs of each site by their numbers, the home first; there are as many hubs as this names. Sites beyond the
+    /// end have the home and the spare, if there is one.
+    pub hubs_of: Vec<Vec<usize>>,
+    /// Sites rest until [`World::start_site`].
+    pub rests: bool,
     /// Further sites, numbered after the others.
     pub neighbours: Vec<Neighbour>,
 }
@@ -149,6 +153,8 @@ impl Default for Spec {
             hub_memory: 1 << 30,
             hold: Limits::default(),
             spare: false,
+            hubs_of: Vec::new(),
+            rests: false,
             neighbours: Vec::new(),
         }
     }
@@ -159,6 +165,13 @@ impl Spec {
     fn uplinks(&self) -> impl Iterator<Item = usize> {
         let sites = std::iter::repeat_n(self.uplinks, self.sites);
         sites.chain(self.neighbours.iter().map(|near| near.uplinks))
+    }
+
+    /// Number of hubs.
+    fn hubs(&self) -> usize {
+        let named = self.hubs_of.iter().flatten().max();
+        let named = named.map_or(1, |most| most + 1);
+        named.max(1 + usize::from(self.spare))
     }
 
     /// Inner addresses of a site.
@@ -208,6 +221,14 @@ impl Carried for Numbered {
     }
 }
 
+/// Who got something.
+struct Ready {
+    /// The component whose links and timers were looked at.
+    itself: bool,
+    /// A bit for each hub.
+    hubs: u64,
+}
+
 /// A site and its uplinks.
 #[derive(Debug)]
 struct Place {
@@ -217,6 +238,8 @@ struct Place {
     identity: Identity,
     starts: u64,
     ways: Vec<Way>,
+    /// Bytes that went onto the links between the site and each hub, in both directions, IP headers included.
+    bytes: Vec<u64>,
 }
 
 /// A hub and its sites.
@@ -225,18 +248,22 @@ pub struct World {
     now: Instant,
     base: std::time::Instant,
     random: Random,
-    /// The home of all sites, and their spare.
-    hubs: [Option<Host<Hub>>; 2],
+    /// The home of all sites, their spare, and further ones.
+    hubs: Vec<Option<Host<Hub>>>,
     hub_identity: Identity,
-    spare_identity: Option<Identity>,
+    /// Those of all hubs but the home.
+    further_identities: Vec<Identity>,
     /// Whether packets between each hub and sites vanish.
-    cut: [bool; 2],
+    cut: Vec<bool>,
+    /// Sites and hubs between which packets vanish.
+    apart: BTreeSet<(usize, usize)>,
+    /// When each connection began whose first packet reached a hub, and which hub, if that is kept.
+    begun: Option<Begun>,
     /// Where inner packets from outside go.
     inner_routes: InnerRoutes,
     directory: Arc<SiteDirectory>,
     places: Vec<Place>,
-    /// When each component has something to do: 0 is the home, then the sites in their order, and the spare if there is
-    /// one.
+    /// When each component has something to do: 0 is the home, then the sites in their order, and then all other hubs.
     due: BTreeSet<(Instant, usize)>,
     due_at: Vec<Instant>,
     /// When each session wants its timers looked at, as of its last turn.
@@ -274,6 +301,7 @@ impl World {
     #[must_use]
     pub fn new(spec: &Spec) -> Self {
         let mut random = Random::new(spec.seed);
+        let hubs = spec.hubs();
         let hub_identity = identity(&mut random);
         let places: Vec<Place> = (0..)
             .zip(spec.uplinks())
@@ -285,6 +313,7 @@ impl World {
                 ways: (0..uplinks)
                     .map(|uplink| Way::new(spec, site, uplink, random.next_u64()))
                     .collect(),
+                bytes: vec![0; hubs],
             })
             .collect();
         let entries = places.iter().enumerate().map(|(site, place)| SiteEntry {
@@ -300,15 +329,17 @@ impl World {
             weight: 1,
             rate: None,
         });
-        let spare_identity = spec.spare.then(|| identity(&mut random));
-        let count = places.len() + usize::from(spec.spare);
+        let further_identities: Vec<_> = (1..hubs).map(|_| identity(&mut random)).collect();
+        let count = places.len() + hubs - 1;
         let mut world = Self {
             now: Instant::ZERO,
             base: std::time::Instant::now(),
-            hubs: [None, None],
+            hubs: (0..hubs).map(|_| None).collect(),
             hub_identity,
-            spare_identity,
-            cut: [false; 2],
+            further_identities,
+            cut: vec![false; hubs],
+            apart: BTreeSet::new(),
+            begun: None,
             inner_routes: InnerRoutes::default(),
             directory: Arc::new(SiteDirectory::new(entries.collect())),
             due: BTreeSet::new(),
@@ -331,12 +362,11 @@ impl World {
             turns: 0,
             out: Vec::new(),
         };
-        world.start_hub();
-        if spec.spare {
-            world.start_spare();
+        for hub in 0..hubs {
+            world.start_hub_at(hub);
         }
-        for site in 0..world.places.len() {
-            world.start_site(site);
+        if !spec.rests {
+            (0..world.places.len()).for_each(|site| world.start_site(site));
         }
         world
     }
@@ -390,14 +420,7 @@ impl World {
     /// # Panics
     /// Never: its key and settings are valid.
     pub fn start_hub(&mut self) {
-        let session = self.random.next_u64() | 1;
-        let environment = self.environment(session);
-        let settings = self.hub_settings(HOME);
-        let mut session = Session::hub(settings, &environment).expect("a valid key");
-        if let Some(versions) = self.versions[0] {
-            session.speak(versions);
-        }
-        self.put_hub(HOME, session);
+        self.start_hub_at(HOME);
     }
 
     /// From its next start on site `site`, or the hub, speaks these versions of the wire only, as a program of
@@ -408,7 +431,7 @@ impl World {
 
     /// Kills the hub: nobody is told.
     pub fn kill_hub(&mut self) {
-        self.put_out(HOME);
+        self.kill_hub_at(HOME);
     }
 
     /// Starts a site, again if it ran. It gets its uplinks.
@@ -421,7 +444,7 @@ impl World {
         let common = self.common(self.places[site].identity.clone(), Side::Up);
         let settings = SiteSettings {
             common,
-            hubs: self.site_hubs(),
+            hubs: self.site_hubs(site),
             udp_blocked_fallback: true,
             ipv6: true,
         };
@@ -492,14 +515,7 @@ impl World {
 
     /// Stops the hub in the same way.
     pub fn stop_hub(&mut self) -> [usize; 2] {
-        let mut left = [0; 2];
-        if let Some(hub) = &mut self.hubs[HOME] {
-            hub.shutdown(self.now);
-            left = [hub.udp_sockets(), hub.tcp_connections()];
-        }
-        self.send_out(0);
-        self.kill_hub();
-        left
+        self.stop_hub_at(HOME)
     }
 
     /// Whether a site runs.
@@ -510,14 +526,17 @@ impl World {
 
     /// Whether the hub runs.
     #[must_use]
-    pub const fn hub_runs(&self) -> bool {
+    pub fn hub_runs(&self) -> bool {
         self.hubs[HOME].is_some()
     }
 
     /// Lets a gateway stand still until then, as a suspended machine: of site `site`, or the hub. What comes
     /// meanwhile is lost, and its timers are late. Its clock goes on.
     pub fn suspend(&mut self, site: Option<usize>, until: Instant) {
-        let component = site.map_or(0, |site| 1 + site);
+        self.suspend_component(site.map_or(0, |site| 1 + site), until);
+    }
+
+    fn suspend_component(&mut self, component: usize, until: Instant) {
         self.asleep[component] = until.max(self.asleep[component]);
         self.note_due(component);
     }
@@ -531,7 +550,7 @@ impl World {
     /// # Panics
     /// When it does not run.
     #[must_use]
-    pub const fn hub(&self) -> &Host<Hub> {
+    pub fn hub(&self) -> &Host<Hub> {
         self.hubs[HOME].as_ref().expect("the hub runs")
     }
 
@@ -539,7 +558,7 @@ impl World {
     ///
     /// # Panics
     /// When it does not run.
-    pub const fn hub_mut(&mut self) -> &mut Host<Hub> {
+    pub fn hub_mut(&mut self) -> &mut Host<Hub> {
         self.hubs[HOME].as_mut().expect("the hub runs")
     }
 
@@ -603,15 +622,14 @@ impl World {
 
     fn reload_sites(&mut self) {
         let now = self.now;
-        if let Some(hub) = &mut self.hubs[HOME] {
-            let reload = ropewalk_session::Command::ReloadSites;
-            hub.session.handle_command(now, reload).ok();
-        }
-        self.turn(0);
-        if let Some(spare) = &mut self.hubs[SPARE] {
-            let reload = ropewalk_session::Command::ReloadSites;
-            spare.session.handle_command(now, reload).ok();
-            self.turn(self.component_of(SPARE));
+        for hub in 0..self.hubs.len() {
+            if let Some(host) = &mut self.hubs[hub] {
+                let reload = ropewalk_session::Command::ReloadSites;
+                host.session.handle_command(now, reload).ok();
+            }
+            if hub == HOME || self.hubs[hub].is_some() {
+                self.turn(self.component_of(hub));
+            }
         }
     }
 
@@ -1014,18 +1032,14 @@ impl World {
             || self.joint.as_ref().is_some_and(Joint::has_beside)
     }
 
-    /// The tunnels of a site and, if the site has said hello since the hub started, of the hub.
+    /// The tunnels of a site and, if the site has said hello since the hub started, of the hub. Of several hubs it is
+    /// the one to which packets to the site go.
     #[must_use]
     pub fn tunnels(&self, site: usize) -> [Option<&Tunnel>; 2] {
-        let name = format!("site{site}");
         let host = self.places[site].host.as_ref();
-        let peers = self.hubs[HOME]
-            .iter()
-            .flat_map(|hub| hub.session.role().peers());
-        let mut peers = peers.filter(|peer| peer.name() == name);
         [
             host.map(|host| host.session.role().peer().tunnel()),
-            peers.next().map(Peer::tunnel),
+            self.tunnel_at(self.route_to_any(site), site),
         ]
     }
 
@@ -1033,11 +1047,10 @@ impl World {
     /// something or whose timers are due.
     fn work(&mut self, component: usize) {
         let now = self.now;
-        let mut ready = [
-            self.timers[component] <= now && !self.sleeps(component),
-            false,
-            false,
-        ];
+        let mut ready = Ready {
+            itself: self.timers[component] <= now && !self.sleeps(component),
+            hubs: 0,
+        };
         if component == 1 {
             for other in self.empty_joint(&mut ready) {
                 self.serve(other);
@@ -1045,17 +1058,15 @@ impl World {
         }
         if let Part::Site(site) = self.part(component) {
             for index in 0..self.places[site].ways.len() {
-                let up = self.deliver_up(site, index);
-                (ready[1], ready[2]) = (ready[1] | up[HOME], ready[2] | up[SPARE]);
-                ready[0] |= self.deliver_down(site, index);
+                ready.hubs |= self.deliver_up(site, index);
+                ready.itself |= self.deliver_down(site, index);
             }
         }
-        for (component, _) in [component, 0, self.component_of(SPARE)]
-            .into_iter()
-            .zip(ready)
-            .filter(|(_, ready)| *ready)
-        {
+        if ready.itself {
             self.serve(component);
+        }
+        for hub in (0..self.hubs.len()).filter(|hub| ready.hubs >> hub & 1 > 0) {
+            self.serve(self.component_of(hub));
         }
         self.note_due(component);
     }
@@ -1071,22 +1082,27 @@ impl World {
         }
     }
 
-    /// Hands the hubs what has arrived over an uplink; whether there was anything for each.
-    fn deliver_up(&mut self, site: usize, uplink: usize) -> [bool; 2] {
-        let mut any = [false; 2];
+    /// Hands the hubs what has arrived over an uplink; a bit for each hub that got something.
+    fn deliver_up(&mut self, site: usize, uplink: usize) -> u64 {
+        let mut any = 0;
         while let Some(packet) = self.arrived(site, uplink, Side::Up) {
-            let to = usize::from(packet.to.ip() == SPARE_IP);
-            any[to] |= self.receive_at_hub(packet);
+            let to = self.hub_of(packet.to.ip());
+            if !self.apart.contains(&(site, to)) && self.receive_at_hub(packet) {
+                any |= 1 << to;
+            }
         }
         any
     }
 
     fn receive_at_hub(&mut self, packet: Packet) -> bool {
-        let to = usize::from(packet.to.ip() == SPARE_IP);
+        let to = self.hub_of(packet.to.ip());
         let lost = self.cut[to] || self.sleeps(self.component_of(to));
         let Some(hub) = self.hubs[to].as_mut().filter(|_| !lost) else {
             return false;
         };
+        if let Some(begun) = &mut self.begun {
+            begun.note(self.now, to, &packet);
+        }
         let port = packet.to.port();
         hub.receive(self.now, packet, port, None);
         true
@@ -1094,14 +1110,16 @@ impl World {
 
     /// Hands on what has come over links that uplinks share: whether the first site and the hub got
     /// something, and which other sites did.
-    fn empty_joint(&mut self, ready: &mut [bool; 3]) -> BTreeSet<usize> {
+    fn empty_joint(&mut self, ready: &mut Ready) -> BTreeSet<usize> {
         let mut others = BTreeSet::new();
         while let Some(event) = self.joint.as_mut().and_then(|joint| joint.poll(self.now)) {
             if let Some(fates) = &mut self.fates {
                 fates.push(event.fate);
             }
             match event.arrived {
-                Some((Side::Up, packet)) => ready[1] |= self.receive_at_hub(packet),
+                Some((Side::Up, packet)) => {
+                    ready.hubs |= u64::from(self.receive_at_hub(packet)) << HOME;
+                }
                 Some((Side::Down, packet)) => {
                     let joint = self.joint.as_ref();
                     let Some((site, uplink)) = joint.and_then(|j| j.end(event.fate.uplink)) else {
@@ -1109,7 +1127,7 @@ impl World {
                     };
                     let got = self.receive_at_site(site, uplink, packet);
                     if site == 0 {
-                        ready[0] |= got;
+                        ready.itself |= got;
                     } else if got {
                         others.insert(1 + site);
                     }
@@ -1255,27 +1273,29 @@ impl World {
     /// Puts what a component sent onto the links.
     fn send_out(&mut self, component: usize) {
         let mut out = std::mem::take(&mut self.out);
-        if let Part::Site(site) = self.part(component) {
-            let place = &mut self.places[site];
-            if let Some(host) = &mut place.host {
-                host.swap_out(&mut out);
-            } else if let Some(joining) = &mut place.joining {
-                joining.swap_out(&mut out);
+        match self.part(component) {
+            Part::Site(site) => {
+                let place = &mut self.places[site];
+                if let Some(host) = &mut place.host {
+                    host.swap_out(&mut out);
+                } else if let Some(joining) = &mut place.joining {
+                    joining.swap_out(&mut out);
+                }
+                for outgoing in out.drain(..) {
+                    self.send_from_site(site, outgoing);
+                }
             }
-            for outgoing in out.drain(..) {
-                self.send_from_site(site, outgoing);
-            }
-        } else {
-            let from = usize::from(component > 0);
-            if let Some(hub) = &mut self.hubs[from] {
-                hub.swap_out(&mut out);
-            }
-            let mut touched = BTreeSet::new();
-            for outgoing in out.drain(..) {
-                touched.extend(self.send_from_hub(from, outgoing));
-            }
-            for site in touched {
-                self.note_due(1 + site);
+            Part::Hub(from) => {
+                if let Some(hub) = &mut self.hubs[from] {
+                    hub.swap_out(&mut out);
+                }
+                let mut touched = BTreeSet::new();
+                for outgoing in out.drain(..) {
+                    touched.extend(self.send_from_hub(from, outgoing));
+                }
+                for site in touched {
+                    self.note_due(1 + site);
+                }
             }
         }
         self.out = out;
@@ -1306,7 +1326,7 @@ impl World {
             return None;
         }
         let packet = Packet {
-            from: SocketAddr::new([HUB_IP, SPARE_IP][hub].into(), outgoing.port),
+            from: SocketAddr::new(hub_ip(hub), outgoing.port),
             to: outgoing.to,
             body: outgoing.body,
         };
@@ -1316,6 +1336,9 @@ impl World {
                 .for_each(|kept| kept.push(packet.clone()));
             return None;
         };
+        if self.apart.contains(&(site, hub)) {
+            return None;
+        }
         self.enqueue(site, uplink, Side::Down, packet);
         Some(site)
     }
@@ -1333,6 +1356,11 @@ impl World {
     }
 
     fn put(&mut self, site: usize, uplink: usize, side: Side, packet: Packet) {
+        let hub = self.hub_of(match side {
+            Side::Up => packet.to.ip(),
+            Side::Down => packet.from.ip(),
+        });
+        self.places[site].bytes[hub] += packet.ip_bytes() as u64;
         let way = &mut self.places[site].ways[uplink];
         self.sent += 1;
         if let Some(joint) = &mut self.joint {

@@ -373,3 +373,26 @@ pub(super) fn addresses(entry: &SiteEntry) -> Vec<IpNet> {
         .chain(shared)
         .collect()
 }
+
+impl Hub {
+    /// The newest statement of the site of this name that this hub knows.
+    #[must_use]
+    pub fn statement_of(&self, site: &str) -> Option<Statement> {
+        self.claims.known.get(site)?.statement
+    }
+
+    /// Whether this hub has a tunnel for the site of this name, and whether it serves the site: `None` without a
+    /// tunnel, `Some(false)` once another hub serves the site.
+    #[must_use]
+    pub fn serves_site(&self, site: &str) -> Option<bool> {
+        let mut sites = self.sites.iter();
+        let site = sites.find(|of| of.entry.name == site)?;
+        Some(!site.withdrawn)
+    }
+
+    /// Of how many sites something is kept about claims, and how many withdrawals are not over.
+    #[must_use]
+    pub fn claims_kept(&self) -> [usize; 2] {
+        [self.claims.known.len(), self.claims.withdrawn.len()]
+    }
+}

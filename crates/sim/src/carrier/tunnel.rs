@@ -185,6 +185,7 @@ impl TunnelCarrier {
             hold: ropewalk_core::hold::Limits::default(),
             spare: settings.spare,
             neighbours: neighbours.iter().map(beside).collect(),
+            ..Spec::default()
         });
         world.replace_links(SITE, links.iter().map(|(_, link)| only_delay(link)));
         for (site, neighbour) in (SITE + 1..).zip(&neighbours) {
