@@ -43,6 +43,9 @@ RULES = {
     "spin",
     "internal errors",
     "panic",
+    "served",
+    "claims",
+    "moves",
 }
 """All rules of chaos."""
 

@@ -11,7 +11,7 @@ use ropewalk_transport::{
     CongestionControl, ConnectionId, Endpoint, EndpointConfig, Event, Identity, PublicKey, SocketId,
 };
 use ropewalk_types::{Ecn, Instant, PathId, PathSnapshot, Random};
-use ropewalk_wire::{Control, Hello, Versions, emit_control};
+use ropewalk_wire::{Claim, Control, Hello, Versions, emit_control};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,10 +25,13 @@ type Kept = Arc<Mutex<VecDeque<Bytes>>>;
 
 /// The hostile site.
 pub struct Hostile {
+    identity: Identity,
     endpoint: Endpoint,
     hub: PublicKey,
     connection: Option<ConnectionId>,
     is_up: bool,
+    /// Whether it says of itself which hub serves it.
+    claims: bool,
     random: Random,
     /// Datagrams of another site's tunnel.
     datagrams: Kept,
@@ -60,17 +63,19 @@ fn keep<T>(kept: &mut VecDeque<T>, item: T) {
 
 impl Hostile {
     /// A hostile site with this key that has done nothing yet.
-    pub fn new(identity: Identity, hub: PublicKey, mut random: Random) -> Self {
-        let mut config = EndpointConfig::new(identity, std::time::Instant::now());
+    pub fn new(identity: Identity, hub: PublicKey, mut random: Random, claims: bool) -> Self {
+        let mut config = EndpointConfig::new(identity.clone(), std::time::Instant::now());
         let mut seed = [0; 32];
         seed[..8].copy_from_slice(&random.next_u64().to_le_bytes());
         config.seed = Some(seed);
         config.gso_segments_max = 1;
         Self {
+            identity,
             endpoint: Endpoint::new(config).expect("a valid key"),
             hub,
             connection: None,
             is_up: false,
+            claims,
             random,
             datagrams: Kept::default(),
             packets: VecDeque::new(),
@@ -147,6 +152,11 @@ impl Hostile {
             emit_control(&Control::Hello(self.hello()), &mut bytes);
             let _refused = self.endpoint.send(link, bytes.into());
         }
+        if self.claims && self.random.chance(0.2) {
+            let mut bytes = Vec::new();
+            emit_control(&Control::Claim(self.claim()), &mut bytes);
+            let _refused = self.endpoint.send(link, bytes.into());
+        }
         let kept = self
             .datagrams
             .lock()
@@ -162,6 +172,27 @@ impl Hostile {
         if self.random.chance(0.01) {
             self.connection = None;
             self.is_up = false;
+        }
+    }
+
+    /// That some hub or none serves it, in an epoch of any size, and as a rule without its signature.
+    fn claim(&mut self) -> Claim {
+        let mut hub = *self.hub.as_bytes();
+        if self.random.chance(0.5) {
+            hub[..8].copy_from_slice(&self.random.next_u64().to_le_bytes());
+        }
+        let epoch = self.random.next_u64() >> (below(&mut self.random, 64) as u32);
+        let mut signature = [0; 64];
+        if self.random.chance(0.3) {
+            let own = self.identity.public_key();
+            signature = self
+                .identity
+                .sign(&Claim::signed(own.as_bytes(), epoch, &hub));
+        }
+        Claim {
+            epoch,
+            hub,
+            signature,
         }
     }
 

@@ -1,25 +1,28 @@
 //! Plays a story: moves the world from event to event, lets hosts talk, and looks whether rules hold.
 
+mod hubs;
+
 use bytes::{Bytes, BytesMut};
 use ropewalk_api::{Direction, PathUse};
 use ropewalk_core::tunnel::{Observer, Outgoing};
 use ropewalk_netem::{LinkConfig, Selector, Side};
 use ropewalk_session::Command;
-use ropewalk_testkit::{HUB_UDP, Neighbour, Packet, Spec, World};
+use ropewalk_testkit::{HOME, HUB_UDP, Neighbour, Packet, Spec, World};
 use ropewalk_types::{Duration, Instant, PathId, PathSnapshot, Random, SchedulerKind};
 use ropewalk_wire::Versions;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use self::hubs::Fleet;
 use super::hostile::Hostile;
 use super::story::{Story, What};
 use super::traffic::{TWICE, Traffic, addresses};
 use super::tuning::{
     HOSTILE_INTERVAL, LEAK_MAX, LINKS_MOMENT, LINKS_TIME, LOOK, LOST_BEFORE, MEMORY_EACH,
-    MEMORY_SLACK, NUMBERED_INTERVAL, OFFER_INTERVAL, OFFER_SEGMENTS, PATHS_TIME, PROBATION,
-    PROBATION_SHARE, RETURN_ROUND_TRIPS, RETURN_TIME, RETURN_TIME_LOSSY, SETTLE, SPOOF_INTERVAL,
-    STEPS_MAX, STREAMS_TIME, TURNS_EACH, TURNS_FREE,
+    MEMORY_SLACK, MOVE_TIME, NUMBERED_INTERVAL, OFFER_INTERVAL, OFFER_SEGMENTS, PATHS_TIME,
+    PROBATION, PROBATION_SHARE, RETURN_ROUND_TRIPS, RETURN_TIME, RETURN_TIME_LOSSY, SETTLE,
+    SPOOF_INTERVAL, STEPS_MAX, STREAMS_TIME, TURNS_EACH, TURNS_FREE,
 };
 use super::{Outcome, Play, Violation};
 use crate::traffic::Outbox;
@@ -64,6 +67,8 @@ struct Wanted {
     stopped: u32,
     revoked: u32,
     asleep_until: Instant,
+    /// By hub: that the site and it do not reach each other.
+    apart: [u32; 2],
 }
 
 struct Stage<'a> {
@@ -73,8 +78,11 @@ struct Stage<'a> {
     hostile: Option<Hostile>,
     traffic: Vec<Traffic>,
     wanted: Vec<Wanted>,
-    hub_stopped: u32,
-    hub_asleep_until: Instant,
+    /// By hub.
+    hub_stopped: [u32; 2],
+    hub_asleep_until: [Instant; 2],
+    hub_cut: [u32; 2],
+    fleet: Fleet,
     behind: u32,
     /// Of each site: packets sent in these times may get lost, or come twice, because an end began anew.
     excused: Vec<Vec<(Instant, Instant)>>,
@@ -141,6 +149,7 @@ fn world(story: &Story) -> World {
         scheduler: story.scheduler,
         hub_memory: story.hub_memory,
         neighbours: neighbours.collect(),
+        spare: story.spare,
         ..Spec::default()
     })
 }
@@ -156,7 +165,12 @@ impl<'a> Stage<'a> {
             world.keep_taps();
             world.keep_strays();
             let hub = world.hub_identity().public_key();
-            Hostile::new(world.identity(count).clone(), hub, random.fork())
+            Hostile::new(
+                world.identity(count).clone(),
+                hub,
+                random.fork(),
+                story.spare,
+            )
         });
         for (site, paths) in story.sites.iter().enumerate() {
             let links = paths.iter().map(|path| LinkConfig {
@@ -186,8 +200,10 @@ impl<'a> Stage<'a> {
                 .map(|site| Traffic::new(site, story.numbered_bytes, &mut random))
                 .collect(),
             wanted: wanted.collect(),
-            hub_stopped: 0,
-            hub_asleep_until: now,
+            hub_stopped: [0; 2],
+            hub_asleep_until: [now; 2],
+            hub_cut: [0; 2],
+            fleet: Fleet::new(count),
             behind: 0,
             excused: vec![Vec::new(); count],
             // Each a list of its own: `vec!` would share one.
@@ -215,10 +231,12 @@ impl<'a> Stage<'a> {
     fn run(&mut self) -> Held {
         let story = self.story;
         self.tell(&format!(
-            "{} sites, scheduler {}, gentle: {}",
+            "{} sites, scheduler {}, gentle: {}, spare: {}, told: {}",
             story.sites.len(),
             story.scheduler,
-            story.gentle
+            story.gentle,
+            story.spare,
+            story.told
         ));
         for (site, paths) in story.sites.iter().enumerate() {
             for path in paths {
@@ -237,11 +255,12 @@ impl<'a> Stage<'a> {
             let (number, event) = &self.story.events[index];
             if begins {
                 self.tell(&format!("event {number}: {event}"));
-                self.begin(&event.what, event.lasts);
+                self.begin(&event.what, event.lasts)?;
             } else {
                 self.tell(&format!("event {number} is over"));
                 self.end(&event.what);
             }
+            self.note_event(&event.what);
             self.settle()?;
         }
         self.tell("everything is over");
@@ -394,18 +413,25 @@ impl<'a> Stage<'a> {
 
     /// Listens to a tunnel, if there is one: a gateway that starts has another one.
     fn listen(&mut self, site: usize, side: Side) {
-        let runs = match side {
-            Side::Up => self.world.site_runs(site),
-            Side::Down => self.world.hub_runs(),
-        };
-        if runs {
-            let overheard = site == 0 && side == Side::Up;
-            let hostile = self.hostile.as_ref().filter(|_| overheard);
-            let witness = Witness {
+        let overheard = site == 0 && side == Side::Up;
+        let hostile = self.hostile.as_ref().filter(|_| overheard);
+        let witness = || {
+            Box::new(Witness {
                 dropped: Dropped::clone(&self.dropped[site]),
                 ear: hostile.map(Hostile::ear),
-            };
-            self.world.observe(site, side, Box::new(witness));
+            })
+        };
+        match side {
+            Side::Up if self.world.site_runs(site) => self.world.observe(site, side, witness()),
+            Side::Up => {}
+            Side::Down => {
+                let name = name(site);
+                for hub in 0..self.world.hub_count() {
+                    if let Some(host) = self.world.hub_at_mut(hub) {
+                        host.session.observe(&name, witness());
+                    }
+                }
+            }
         }
     }
 
@@ -414,9 +440,10 @@ impl<'a> Stage<'a> {
         let taken = match side {
             Side::Up => self.wanted[site].stopped == 0 && self.wanted[site].asleep_until <= now,
             Side::Down => {
-                self.hub_stopped == 0
-                    && self.hub_asleep_until <= now
-                    && self.world.tunnels(site)[1].is_some()
+                let hub = self.world.route_to(site);
+                self.hub_stopped[hub] == 0
+                    && self.hub_asleep_until[hub] <= now
+                    && self.serves(hub, site) == Some(true)
             }
         };
         self.traffic[site].next_numbered(now, flow, &mut self.slab);
@@ -474,7 +501,10 @@ impl<'a> Stage<'a> {
                 }
                 Err((wrong, sent)) => {
                     let rule = if wrong == TWICE { "twice" } else { "isolation" };
+                    // The site may have moved in this instant.
+                    self.follow_hubs()?;
                     if rule == "twice" && self.is_excused(owner.unwrap_or(0), sent) {
+                        self.fleet.note_copy(owner.unwrap_or(0));
                         continue;
                     }
                     let place = at_site.map_or("the hub".into(), |site| format!("site {site}"));
@@ -498,6 +528,7 @@ impl<'a> Stage<'a> {
         let now = self.world.now();
         let from = Instant::ZERO + now.since(Instant::ZERO + LOST_BEFORE);
         self.excused[site].push((from, Instant::FAR_FUTURE));
+        self.fleet.note_excuse(site);
     }
 
     /// An end that has begun anew is found: what is sent from now on is safe.
@@ -509,7 +540,10 @@ impl<'a> Stage<'a> {
                 .tunnels(site)
                 .map(|end| end.is_some_and(|t| t.any_up()));
             let wanted = &self.wanted[site];
-            if up == [true; 2] && wanted.stopped + wanted.revoked + self.hub_stopped == 0 {
+            if up == [true; 2]
+                && wanted.stopped + wanted.revoked + self.hub_stopped[self.world.route_to(site)]
+                    == 0
+            {
                 let open = self.excused[site].iter_mut();
                 open.filter(|(_, until)| *until == Instant::FAR_FUTURE)
                     .for_each(|(_, until)| *until = now + SETTLE);
@@ -517,7 +551,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn begin(&mut self, what: &What, lasts: Duration) {
+    fn begin(&mut self, what: &What, lasts: Duration) -> Held {
         let now = self.world.now();
         match *what {
             What::Cut(site, uplink, sides) => self.cut(site, uplink, sides, true),
@@ -541,27 +575,44 @@ impl<'a> Stage<'a> {
             What::RestartSite { site, clean } => {
                 self.excuse(site);
                 self.wanted[site].stopped += 1;
+                self.fleet.forget_site(site);
                 if clean {
                     self.world.stop_site(site);
                 } else {
                     self.world.kill_site(site);
                 }
             }
-            What::RestartHub { clean } => {
+            What::RestartHub { hub, clean } => {
                 (0..self.wanted.len()).for_each(|site| self.excuse(site));
-                self.hub_stopped += 1;
+                self.hub_stopped[hub] += 1;
+                self.fleet.forget_hub(hub);
                 if clean {
-                    self.world.stop_hub();
+                    self.world.stop_hub_at(hub);
                 } else {
-                    self.world.kill_hub();
+                    self.world.kill_hub_at(hub);
                 }
             }
+            What::HubCut(hub) => {
+                self.hub_cut[hub] += 1;
+                self.world.set_cut(hub, true);
+            }
+            What::Apart(site, hub) => {
+                self.wanted[site].apart[hub] += 1;
+                self.world.set_apart(site, hub, true);
+            }
+            What::HubAsleep(hub) => {
+                let until = now + lasts;
+                self.world.suspend_hub(hub, until);
+                self.hub_asleep_until[hub] = until.max(self.hub_asleep_until[hub]);
+            }
+            What::Forged(site, hub) => return self.tell_forged(site, hub),
+            What::Stale(site) => self.tell_stale(site),
             What::Suspend(site) => {
                 let until = now + lasts;
                 self.world.suspend(site, until);
                 let asleep = match site {
                     Some(site) => &mut self.wanted[site].asleep_until,
-                    None => &mut self.hub_asleep_until,
+                    None => &mut self.hub_asleep_until[HOME],
                 };
                 *asleep = until.max(*asleep);
             }
@@ -582,17 +633,21 @@ impl<'a> Stage<'a> {
             }
             What::Behind => self.behind += 1,
         }
+        Ok(())
     }
 
-    /// A gateway that starts again speaks all versions, or none of the newest, as before an upgrade or after
-    /// a downgrade.
-    fn upgrade(&mut self, site: Option<usize>) {
+    /// A site, or else a hub, that starts again speaks all versions, or none of the newest, as before an upgrade or
+    /// after a downgrade.
+    fn upgrade(&mut self, who: Result<usize, usize>) {
         let ours = Versions::OURS;
         let mut random = Random::new(self.story.seed ^ self.world.now().as_nanos());
         let newest = ours.newest() - u8::from(random.chance(0.5));
         if let Some(versions) = Versions::new(ours.oldest(), newest) {
             self.tell(&format!("starts with {versions} of the wire"));
-            self.world.set_versions(site, versions);
+            match who {
+                Ok(site) => self.world.set_versions(Some(site), versions),
+                Err(hub) => self.world.set_hub_versions(hub, versions),
+            }
         }
     }
 
@@ -613,19 +668,33 @@ impl<'a> Stage<'a> {
             What::RestartSite { site, .. } => {
                 self.wanted[site].stopped -= 1;
                 if self.wanted[site].stopped == 0 {
-                    self.upgrade(Some(site));
+                    // A site of the version before claims has one hub: it cannot move.
+                    if !self.story.spare {
+                        self.upgrade(Ok(site));
+                    }
                     self.world.start_site(site);
                     (0..self.story.sites[site].len()).for_each(|uplink| {
                         self.use_path(site, uplink);
                     });
                 }
             }
-            What::RestartHub { .. } => {
-                self.hub_stopped -= 1;
-                if self.hub_stopped == 0 {
-                    self.upgrade(None);
-                    self.world.start_hub();
+            What::RestartHub { hub, .. } => {
+                self.hub_stopped[hub] -= 1;
+                if self.hub_stopped[hub] == 0 {
+                    self.upgrade(Err(hub));
+                    self.world.start_hub_at(hub);
+                    self.fleet.forget_hub(hub);
+                    self.tell_all(hub);
                 }
+            }
+            What::HubCut(hub) => {
+                self.hub_cut[hub] -= 1;
+                self.world.set_cut(hub, self.hub_cut[hub] > 0);
+            }
+            What::Apart(site, hub) => {
+                self.wanted[site].apart[hub] -= 1;
+                let apart = self.wanted[site].apart[hub] > 0;
+                self.world.set_apart(site, hub, apart);
             }
             What::Revoke(site) => {
                 self.wanted[site].revoked -= 1;
@@ -644,7 +713,13 @@ impl<'a> Stage<'a> {
                 }
             }
             What::Behind => self.behind -= 1,
-            What::Rebind(..) | What::Readdress(..) | What::Suspend(_) | What::Scheduler(..) => {}
+            What::Rebind(..)
+            | What::Readdress(..)
+            | What::Suspend(_)
+            | What::Scheduler(..)
+            | What::HubAsleep(_)
+            | What::Forged(..)
+            | What::Stale(_) => {}
         }
     }
 
@@ -722,7 +797,7 @@ impl<'a> Stage<'a> {
                     .handle_command(now, command);
                 self.world.touch_site(site);
             }
-            None if self.hub_stopped == 0 => {
+            None if self.hub_stopped[HOME] == 0 => {
                 let _done = self.world.hub_mut().session.handle_command(now, command);
                 self.world.touch_hub();
             }
@@ -756,13 +831,16 @@ impl<'a> Stage<'a> {
                 self.traffic[site].note_dropped(&ip);
             }
         }
-        let memory = self.memory_taken();
-        self.most_memory = self.most_memory.max(memory);
-        let most = self.story.hub_memory;
-        let sites = self.traffic.len() + usize::from(self.hostile.is_some());
-        if memory > most + MEMORY_SLACK + sites as u64 * MEMORY_EACH {
-            return self.broken("memory", format!("the hub has {memory} of {most} bytes"));
+        for hub in 0..self.world.hub_count() {
+            let memory = self.memory_taken(hub);
+            self.most_memory = self.most_memory.max(memory);
+            let most = self.story.hub_memory;
+            let sites = self.traffic.len() + usize::from(self.hostile.is_some());
+            if memory > most + MEMORY_SLACK + sites as u64 * MEMORY_EACH {
+                return self.broken("memory", format!("hub {hub} has {memory} of {most} bytes"));
+            }
         }
+        self.look_at_hubs()?;
         let now = (self.world.turns(), self.world.sent(), self.offered);
         let before = std::mem::replace(&mut self.looked, now);
         let turns = now.0 - before.0;
@@ -777,11 +855,10 @@ impl<'a> Stage<'a> {
     /// No work panicked.
     fn errors(&self) -> Held {
         let mut found = Vec::new();
-        if self.world.hub_runs() {
-            found.push((
-                "the hub".to_owned(),
-                self.world.hub().session.status().drops,
-            ));
+        for hub in 0..self.world.hub_count() {
+            if let Some(host) = self.world.hub_at(hub) {
+                found.push((format!("hub {hub}"), host.session.status().drops));
+            }
         }
         for site in 0..self.traffic.len() {
             if self.world.site_runs(site) {
@@ -953,37 +1030,43 @@ impl<'a> Stage<'a> {
         for site in 0..self.traffic.len() {
             let host = self.world.site(site);
             let paths = self.story.sites[site].len();
+            // One more waits at each hub that does not serve.
+            let links = paths * self.world.hub_count();
             let has = [
                 host.session.links(),
                 host.udp_sockets() + host.tcp_connections(),
             ];
-            all += paths;
-            if has != [paths; 2] {
+            all += links;
+            if has != [links, paths] {
                 let what = format!("site {site} has {has:?} links and sockets for {paths} paths");
                 return Some(what);
             }
         }
-        let hub = self.world.hub();
-        let has = [hub.session.links(), hub.tcp_connections()];
-        (has[0] != all).then(|| format!("the hub has {has:?} links for {all} paths"))
+        let hubs = (0..self.world.hub_count()).filter_map(|hub| self.world.hub_at(hub));
+        let has = hubs.map(|hub| [hub.session.links(), hub.tcp_connections()]);
+        let has: Vec<_> = has.collect();
+        let links: usize = has.iter().map(|has| has[0]).sum();
+        (links != all).then(|| format!("hubs have {has:?} links and TCP connections, sites {all}"))
     }
 
-    /// Memory that all tunnels of the hub take, that of the hostile site included, bytes.
-    fn memory_taken(&self) -> u64 {
-        if !self.world.hub_runs() {
+    /// Memory that all tunnels of a hub take, that of the hostile site included, bytes.
+    fn memory_taken(&self, hub: usize) -> u64 {
+        let Some(host) = self.world.hub_at(hub) else {
             return 0;
-        }
-        let peers = self.world.hub().session.role().peers();
+        };
+        let peers = host.session.role().peers();
         peers.map(|peer| peer.tunnel().memory()).sum()
     }
 
-    /// The hub counts the memory that its tunnels take. What it counts beyond that, sites may not take.
+    /// Each hub counts the memory that its tunnels take. What it counts beyond that, sites may not take.
     fn memory_is_counted(&self) -> Held {
-        let taken = self.memory_taken();
-        let counted = self.world.hub().session.memory();
-        if counted != taken {
-            let what = format!("the hub counts {counted} bytes, and its tunnels take {taken}");
-            return self.broken("memory", what);
+        for hub in 0..self.world.hub_count() {
+            let taken = self.memory_taken(hub);
+            let counted = self.world.hub_at(hub).map_or(0, |hub| hub.session.memory());
+            if counted != taken {
+                let what = format!("hub {hub} counts {counted} bytes, its tunnels take {taken}");
+                return self.broken("memory", what);
+            }
         }
         Ok(())
     }
@@ -1001,6 +1084,7 @@ impl<'a> Stage<'a> {
             self.run_to(self.world.now() + LOOK)?;
         }
         self.memory_is_counted()?;
+        self.hubs_agree()?;
         for site in 0..self.traffic.len() {
             let left = self.world.stop_site(site);
             if left[1] > 0 {
@@ -1009,13 +1093,13 @@ impl<'a> Stage<'a> {
         }
         // A goodbye may be lost. Then the hub closes what is idle.
         self.run_to(self.world.now() + LINKS_TIME)?;
-        let links = self.world.hub().session.links();
-        let left = self.world.stop_hub();
-        if links > 0 || left[1] > 0 {
-            return self.broken(
-                "leftovers",
-                format!("the hub has {links} links, leaves {left:?}"),
-            );
+        for hub in 0..self.world.hub_count() {
+            let links = self.world.hub_at(hub).map_or(0, |hub| hub.session.links());
+            let left = self.world.stop_hub_at(hub);
+            if links > 0 || left[1] > 0 {
+                let what = format!("hub {hub} has {links} links, leaves {left:?}");
+                return self.broken("leftovers", what);
+            }
         }
         Ok(())
     }
@@ -1030,5 +1114,15 @@ fn bound(story: &Story, site: usize) -> Duration {
     } else {
         RETURN_TIME_LOSSY
     };
-    RETURN_TIME + lossy + round_trip.unwrap_or_default() * RETURN_ROUND_TRIPS
+    let moves = if story.spare {
+        MOVE_TIME
+    } else {
+        Duration::ZERO
+    };
+    RETURN_TIME + lossy + moves + round_trip.unwrap_or_default() * RETURN_ROUND_TRIPS
+}
+
+/// The name of a site at the hubs.
+fn name(site: usize) -> String {
+    format!("site{site}")
 }

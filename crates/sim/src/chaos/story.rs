@@ -7,8 +7,9 @@ use ropewalk_types::{Duration, Instant, Random, Rate, SchedulerKind};
 use std::fmt;
 
 use super::tuning::{
-    EVENTS, HOLD_MAX, LONG_MAX, NUMBERED_BYTES, QUEUE_PACKETS, SCARCE_BYTES, SCARCE_MEMORY,
-    SCARCE_SHARE, SITES_MAX, SPAN, START, UPLINKS_MAX,
+    EVENTS, HOLD_MAX, HOME_SHARE, HUB_EVENTS, LONG_MAX, NUMBERED_BYTES, QUEUE_PACKETS,
+    SCARCE_BYTES, SCARCE_MEMORY, SCARCE_SHARE, SITES_MAX, SPAN, SPARE_SHARE, START, TOLD_SHARE,
+    UPLINKS_MAX,
 };
 
 /// What happens in a world.
@@ -31,6 +32,11 @@ pub struct Story {
     pub gentle: bool,
     /// Whether somebody with a key of his own attacks the hub.
     pub hostile: bool,
+    /// Whether there is a second hub, the spare of all sites.
+    pub spare: bool,
+    /// Whether the hubs of such a story learn from each other what sites have signed, as by a common state. Otherwise
+    /// only sites tell them.
+    pub told: bool,
     /// What happens, each with its number.
     pub events: Vec<(usize, Event)>,
 }
@@ -70,11 +76,23 @@ pub enum What {
         /// It says goodbye.
         clean: bool,
     },
-    /// The same for the hub.
+    /// The same for a hub, which then remembers nothing.
     RestartHub {
+        /// Which.
+        hub: usize,
         /// It says goodbye.
         clean: bool,
     },
+    /// Nothing reaches a hub and nothing leaves it, but it goes on.
+    HubCut(usize),
+    /// A site and a hub do not reach each other. Everybody else reaches both.
+    Apart(usize, usize),
+    /// A hub stands still.
+    HubAsleep(usize),
+    /// Somebody tells the hubs that a hub serves a site, and the site has not signed that.
+    Forged(usize, usize),
+    /// The hubs are told again what a site has signed long ago.
+    Stale(usize),
     /// A site, or the hub, stands still.
     Suspend(Option<usize>),
     /// The hub does not let the site in.
@@ -93,6 +111,10 @@ pub enum What {
 
 /// Tells the stream of chance for scarce memory from that of the story.
 const SCARCE: u64 = 1 << 40;
+
+/// The same for a second hub and what happens to it. Of the multiples of 2^40 this is the first with which the stories
+/// that `crates/sim/tests/chaos.rs` and `scripts/mutate-chaos` name have one hub, as they had before.
+const SPARE: u64 = 0x184 << 40;
 
 /// A number between two, as likely in each order of magnitude.
 fn between(random: &mut Random, least: f64, most: f64) -> f64 {
@@ -124,6 +146,7 @@ impl Story {
         let mut events: Vec<Event> = (0..count)
             .map(|_| event(&mut random.fork(), &sites, gentle, span))
             .collect();
+        let (spare, told) = add_hub(seed, &sites, gentle, span, &mut events);
         events.sort_by_key(|event| event.at);
         let memory = if gentle { 1 << 30 } else { memory };
         // A stream of its own: all else of a story is the same with much memory and with little.
@@ -142,6 +165,8 @@ impl Story {
             scheduler,
             gentle,
             hostile,
+            spare,
+            told,
             events: events
                 .filter(|(number, _)| !without.contains(number))
                 .collect(),
@@ -226,7 +251,7 @@ fn event(
         46..52 => (What::Unplug(site, uplink), short),
         52..59 => (What::BlockUdp(site, uplink), cut),
         59..64 => (What::RestartSite { site, clean }, moment),
-        64..69 => (What::RestartHub { clean }, moment),
+        64..69 => (What::RestartHub { hub: 0, clean }, moment),
         69..72 => (What::Revoke(site), short),
         72..77 if gentle => (What::Share(site, 3, None), nothing),
         72..77 => (What::Share(site, 2, Some(8_000_000)), short),
@@ -241,6 +266,46 @@ fn event(
         93..97 => (What::Cut(site, uplink, Selector::Both), short),
         _ if gentle => (What::Suspend((!hub).then_some(site)), moment),
         _ => (What::Suspend((!hub).then_some(site)), long),
+    };
+    Event { at, lasts, what }
+}
+
+/// Adds what happens to two hubs, if the story of this seed has two; and whether they learn from each other.
+fn add_hub(
+    seed: u64,
+    sites: &[Vec<DirectionConfig>],
+    gentle: bool,
+    span: Duration,
+    events: &mut Vec<Event>,
+) -> (bool, bool) {
+    let mut random = Random::new(seed ^ SPARE);
+    if !random.chance(SPARE_SHARE) {
+        return (false, false);
+    }
+    let told = random.chance(TOLD_SHARE);
+    let count = HUB_EVENTS.0 + below(&mut random, HUB_EVENTS.1 - HUB_EVENTS.0);
+    let new = (0..count).map(|_| hub_event(&mut random.fork(), sites.len(), gentle, span));
+    events.extend(new);
+    (true, told)
+}
+
+fn hub_event(random: &mut Random, sites: usize, gentle: bool, span: Duration) -> Event {
+    let at = Instant::ZERO + START + span.mul_f64(random.unit());
+    let (site, hub) = (
+        below(random, sites),
+        usize::from(!random.chance(HOME_SHARE)),
+    );
+    let clean = random.chance(0.3);
+    let most = if gentle { HOLD_MAX } else { LONG_MAX };
+    let lasts = Duration::from_secs_f64(between(random, 0.1, most));
+    let nothing = Duration::ZERO;
+    let (what, lasts) = match (random.unit() * 100.0) as u32 {
+        0..35 => (What::RestartHub { hub, clean }, lasts),
+        35..55 => (What::HubCut(hub), lasts),
+        55..70 => (What::Apart(site, hub), lasts),
+        70..76 => (What::HubAsleep(hub), lasts),
+        76..88 => (What::Forged(site, hub), nothing),
+        _ => (What::Stale(site), nothing),
     };
     Event { at, lasts, what }
 }

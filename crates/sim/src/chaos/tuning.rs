@@ -31,6 +31,15 @@ pub(super) const SCARCE_BYTES: u32 = MTU;
 /// Packets that wait at a link at most.
 pub(super) const QUEUE_PACKETS: u64 = 200;
 
+/// Share of stories with a second hub. More: moves are tried more often, all else less often with one hub.
+pub(super) const SPARE_SHARE: f64 = 1.0 / 3.0;
+/// Share of those in which the hubs learn from each other what sites have signed. The others have no common state.
+pub(super) const TOLD_SHARE: f64 = 0.5;
+/// Least and most events of hubs in such a story, beside all others.
+pub(super) const HUB_EVENTS: (usize, usize) = (2, 7);
+/// Share of these events that meet the home, at which all sites begin; the others meet the spare.
+pub(super) const HOME_SHARE: f64 = 0.6;
+
 // Traffic of each site.
 
 /// Time between two numbered packets of a flow. Shorter: more is checked, and a seed takes longer.
@@ -63,6 +72,19 @@ pub(super) const RETURN_TIME: Duration = Duration::from_millis(4_000);
 pub(super) const RETURN_TIME_LOSSY: Duration = Duration::from_secs(6);
 /// Every path works again after so much more: an idle one is asked every 10 s.
 pub(super) const PATHS_TIME: Duration = Duration::from_millis(12_500);
+/// More for all of that where a site has two hubs: a connection to the spare that owes an answer is given up after 4 s
+/// (`WARM_PATIENCE`), an attempt at one as well (`ATTEMPT_LIFETIME`), and the next one begins up to 6.25 s after it
+/// (`WARM_RETRY`, a quarter longer by chance).
+pub(super) const MOVE_TIME: Duration = Duration::from_millis(14_250);
+/// A hub that does not serve a site any more keeps the tunnel for so long: `WITHDRAWN_DRAIN`, and a look.
+pub(super) const WITHDRAWN_TIME: Duration = Duration::from_millis(2_200);
+/// Withdrawals of a site that a hub has open at most: the claims that it checks within `WITHDRAWN_DRAIN`, 16 in a row
+/// and one each 200 ms.
+pub(super) const WITHDRAWALS_MAX: usize = 26;
+/// Packets of a site that come twice at most for each time that an end began anew or the site moved.
+pub(super) const COPIES_MAX: u32 = 200;
+/// What a hub has learned of sites reaches the other one after this time, where they learn from each other.
+pub(super) const TOLD_AFTER: Duration = Duration::from_millis(400);
 /// Numbered packets are counted for so long after that.
 pub(super) const PROBATION: Duration = Duration::from_secs(3);
 /// Share of numbered packets that come on links that lose packets.
