@@ -17,6 +17,7 @@ mod carrier;
 pub mod chaos;
 mod engine;
 pub mod events;
+pub mod fleet;
 mod headers;
 mod host;
 mod outputs;
