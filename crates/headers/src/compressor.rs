@@ -353,13 +353,6 @@ impl Compressor {
             .is_some_and(|known| known.confirmed)
     }
 
-    /// Whether this packet, which was compressed here, is TCP's.
-    #[must_use]
-    pub fn is_tcp(&self, flow: u16, compressed: &[u8]) -> bool {
-        self.known(flow, compressed)
-            .is_some_and(|known| known.reference.layout.upper == Upper::Tcp)
-    }
-
     fn known(&self, flow: u16, compressed: &[u8]) -> Option<&Known> {
         self.flows.get(flow)?.known(id_of(compressed)?)
     }

@@ -15,6 +15,8 @@ pub struct Sent {
     pub datagram: Bytes,
     /// Differentiated services codepoint.
     pub dscp: u8,
+    /// Whether it is a TCP segment or a piece of one. Only the first piece has the headers that say so.
+    pub tcp: bool,
     /// When it was sent.
     pub at: Instant,
     /// How often it had been lost before.
@@ -203,6 +205,7 @@ mod tests {
         Sent {
             datagram: datagram(n),
             dscp: 7,
+            tcp: true,
             at,
             losses: 0,
             copy: None,

@@ -365,7 +365,7 @@ impl Ingress {
         paths: &mut Paths,
         out: &mut Vec<Outgoing>,
     ) {
-        let dscp = packet.dscp;
+        let (dscp, tcp) = (packet.dscp, packet.tcp);
         let mut data = packet.data;
         if let Some(compressor) = &mut self.compressor {
             let room = set.iter().filter_map(|id| paths.get(id));
@@ -388,7 +388,8 @@ impl Ingress {
                 std::mem::take(&mut data)
             };
             let bound = out.len();
-            let whole = emit(now, path, id, header, buffer, (dscp, protection), out);
+            let how = ((dscp, tcp), protection);
+            let whole = emit(now, path, id, header, buffer, how, out);
             if prompt && let Some(first) = out.get(bound) {
                 self.rescuer.keep(now, id, first.datagram.clone(), dscp);
             }
@@ -444,7 +445,7 @@ fn emit(
     id: PathId,
     mut header: DataHeader,
     mut data: BytesMut,
-    (dscp, protection): (u8, Protection),
+    ((dscp, tcp), protection): ((u8, bool), Protection),
     out: &mut Vec<Outgoing>,
 ) -> Option<u16> {
     let length = data.len() - HEADROOM;
@@ -458,7 +459,7 @@ fn emit(
         header.emit(front);
         let mut datagram = data.freeze();
         datagram.advance(start);
-        path.remember(now, &datagram, dscp, protection);
+        path.remember(now, &datagram, (dscp, tcp), protection);
         out.push(Outgoing {
             path: id,
             datagram,
@@ -482,7 +483,7 @@ fn emit(
         datagram.extend_from_slice(&front);
         datagram.extend_from_slice(&data[HEADROOM + offset..HEADROOM + end]);
         let datagram = datagram.freeze();
-        path.remember(now, &datagram, dscp, protection);
+        path.remember(now, &datagram, (dscp, tcp), protection);
         out.push(Outgoing {
             path: id,
             datagram,

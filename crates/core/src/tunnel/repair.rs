@@ -14,7 +14,7 @@ use crate::repair::Sent;
 use crate::schedule::PathSet;
 use bytes::{Bytes, BytesMut};
 use ropewalk_headers::Compressor;
-use ropewalk_types::{Duration, Instant, PacketInfo, PathId};
+use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{
     DATA_HEADER, Datagram, DeadlineNack, NACK_RUNS_MAX, NackRun, emit_nack, nack_runs, restamp,
 };
@@ -130,6 +130,7 @@ impl RetransmitQueue {
         let sent = Sent {
             datagram,
             dscp: 0,
+            tcp: false,
             at: now,
             losses: 0,
             copy: None,
@@ -283,11 +284,12 @@ fn send(
     let mut again = BytesMut::from(&waiting.sent.datagram[..]);
     let stamp = path.stamp(now, again.len());
     restamp(&mut again, stamp, waiting.is_copied()).ok()?;
-    let (datagram, dscp) = (again.freeze(), waiting.sent.dscp);
+    let datagram = again.freeze();
+    let Sent { dscp, tcp, .. } = waiting.sent;
     if !waiting.is_combination() {
         let number = stamp.path_seq;
         path.coding.encoder.on_sent(now, number, &datagram, false);
-        path.remember_lost(now, &datagram, dscp, waiting.sent.losses);
+        path.remember_lost(now, &datagram, (dscp, tcp), waiting.sent.losses);
         if let Some(last) = waiting.last.replace((view.id, number)) {
             paths.link_copy(last, (view.id, number));
         }
@@ -390,8 +392,7 @@ impl Tunnel {
         }
         self.paths.collect_undelivered();
         for sent in self.paths.doubtful.drain(..) {
-            let tcp = || is_tcp(self.ingress.compressor.as_ref(), &sent.datagram);
-            if now.since(sent.at) > self.ingress.limits.other_age_max && !tcp() {
+            if now.since(sent.at) > self.ingress.limits.other_age_max && !sent.tcp {
                 self.stats.hold.dropped_old += 1;
             } else {
                 self.ingress.retransmit.push_doubtful(sent);
@@ -413,19 +414,6 @@ impl Tunnel {
     }
 }
 
-/// Whether a datagram carries a TCP segment; of fragments nobody knows, and TCP does not make any.
-fn is_tcp(compressor: Option<&Compressor>, datagram: &Bytes) -> bool {
-    match Datagram::parse(datagram) {
-        Ok(Datagram::Data { header, at }) if header.compressed => {
-            compressor.is_some_and(|compressor| compressor.is_tcp(header.flow, &datagram[at..]))
-        }
-        Ok(Datagram::Data { at, .. }) => {
-            PacketInfo::parse(&datagram[at..]).is_some_and(|info| info.is_tcp())
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -437,6 +425,7 @@ mod tests {
             let sent = Sent {
                 datagram: Bytes::new(),
                 dscp: 0,
+                tcp: false,
                 at: Instant::ZERO,
                 losses,
                 copy: None,

@@ -20,7 +20,7 @@ fn a_packet_with_three_copies_is_answered_for_when_the_last_is_missed() {
         let copies = [7u8, 7, 7].map(|byte| {
             let path = paths.get_mut(id).unwrap();
             let number = path.stamp(now, 40).path_seq;
-            path.remember_lost(now, &Bytes::from(vec![byte; 40]), 0, 3);
+            path.remember_lost(now, &Bytes::from(vec![byte; 40]), (0, true), 3);
             number
         });
         paths.link_copy((id, copies[0]), (id, copies[1]));

@@ -80,6 +80,28 @@ fn two_paths_that_fail_together_lose_nothing_either() {
 }
 
 #[test]
+fn segments_under_way_in_pieces_outlast_an_outage_that_other_packets_do_not() {
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 280)]);
+    let offer = |pair: &mut World, count: u32| {
+        for _ in 0..count {
+            pair.offer_segment(1_250);
+            pair.run(Duration::from_millis(2));
+        }
+    };
+    offer(&mut pair, 1_000);
+    // Losses in a burst make QUIC take the path for one that takes less.
+    pair.site.paths[0].report.max_datagram = 900;
+    offer(&mut pair, 50);
+    cut(&mut pair, true);
+    pair.run(Duration::from_secs(3));
+    cut(&mut pair, false);
+    pair.site.paths[0].report.max_datagram = 1_400;
+    pair.run(Duration::from_secs(3));
+    assert_eq!(pair.site.tunnel.stats().hold.dropped_old, 0);
+    assert_eq!(pair.numbers(), (0..pair.offered).collect::<Vec<u32>>());
+}
+
+#[test]
 fn what_is_no_tcp_is_kept_for_two_seconds_only() {
     let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 20)]);
     pair.offer(500, 9);

@@ -180,8 +180,14 @@ impl Path {
         self.coding.size(now, &self.loss, &self.snapshot);
     }
 
-    /// Remembers a packet just stamped, in case it is lost.
-    pub fn remember(&mut self, now: Instant, datagram: &Bytes, dscp: u8, protection: Protection) {
+    /// Remembers a packet just stamped, in case it is lost: its codepoint, and whether it is TCP's.
+    pub fn remember(
+        &mut self,
+        now: Instant,
+        datagram: &Bytes,
+        (dscp, tcp): (u8, bool),
+        protection: Protection,
+    ) {
         if protection == Protection::None {
             return;
         }
@@ -192,11 +198,17 @@ impl Path {
             Protection::Code => self.coding.encoder.on_sent(now, seq, datagram, true),
             Protection::Adaptive => self.coding.encoder.on_sent(now, seq, datagram, false),
         }
-        self.remember_lost(now, datagram, dscp, 0);
+        self.remember_lost(now, datagram, (dscp, tcp), 0);
     }
 
     /// The same for one that was lost `losses` times before.
-    pub fn remember_lost(&mut self, now: Instant, datagram: &Bytes, dscp: u8, losses: u8) {
+    pub fn remember_lost(
+        &mut self,
+        now: Instant,
+        datagram: &Bytes,
+        (dscp, tcp): (u8, bool),
+        losses: u8,
+    ) {
         let seq = self.next_seq.wrapping_sub(1);
         if !self.sent_log.keeps(now, self.snapshot.rate) {
             return;
@@ -207,6 +219,7 @@ impl Path {
         let sent = Sent {
             datagram: datagram.clone(),
             dscp,
+            tcp,
             at: now,
             losses,
             copy: None,
