@@ -16,5 +16,6 @@ mod sent;
 mod tuning;
 
 pub use requests::Requests;
+pub(crate) use sent::age_max;
 pub use sent::{Sent, SentLog};
 pub(crate) use tuning::{GAP_MAX, PACKETS_MAX};

@@ -8,6 +8,12 @@ use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId, Rate};
 use std::collections::VecDeque;
 
+/// How long a datagram that may be acknowledged is remembered, on a path with this round-trip time.
+#[must_use]
+pub(crate) fn age_max(round_trip: Duration) -> Duration {
+    (round_trip * AGE_ROUND_TRIPS).clamp(AGE_MIN, AGE_MAX)
+}
+
 /// One datagram that may be sent again.
 #[derive(Clone, Debug)]
 pub struct Sent {
@@ -160,7 +166,7 @@ impl SentLog {
 
     /// Forgets what is too old.
     pub fn forget_old(&mut self, now: Instant) {
-        let age = (self.round_trip * AGE_ROUND_TRIPS).clamp(AGE_MIN, AGE_MAX);
+        let age = age_max(self.round_trip);
         let unacknowledged = self.unacknowledged.unwrap_or(Instant::FAR_FUTURE);
         let keeps = |sent: &Sent| {
             let most = if sent.at >= unacknowledged {

@@ -1,11 +1,13 @@
 //! Puts inner packets together that did not fit a path whole, and takes apart what no longer fits.
 //!
-//! Bounded in number and time; the oldest gives way. Pieces may come in any order and twice.
+//! Bounded in number and time; the oldest gives way. Pieces may come in any order and twice. What lacks is waited
+//! for as long as the ingress remembers it, and time in an outage does not count.
 
-use super::tuning::{AHEAD, LIFETIME, PARTIAL_BYTES_MAX, PARTIAL_MAX, PIECE_MIN, PIECES_MAX};
+use super::tuning::{AHEAD, PARTIAL_BYTES_MAX, PARTIAL_MAX, PIECE_MIN, PIECES_MAX};
+use crate::repair;
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
-use ropewalk_types::Instant;
+use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::{DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -158,7 +160,7 @@ impl Partial {
 
 /// Incomplete packets. Invariant: `order` begins with the oldest of them. It has at most twice as
 /// many entries as there may be packets, because entries of complete packets stay for a while.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reassembly {
     partial: BTreeMap<Key, Partial>,
     order: VecDeque<Begun>,
@@ -166,6 +168,24 @@ pub(super) struct Reassembly {
     /// Of all packets, complete.
     bytes: usize,
     dropped: u64,
+    /// How long a packet may stay incomplete.
+    lifetime: Duration,
+    /// An outage of all paths is under way.
+    paused: bool,
+}
+
+impl Default for Reassembly {
+    fn default() -> Self {
+        Self {
+            partial: BTreeMap::new(),
+            order: VecDeque::new(),
+            begun: 0,
+            bytes: 0,
+            dropped: 0,
+            lifetime: repair::age_max(Duration::ZERO),
+            paused: false,
+        }
+    }
 }
 
 impl Reassembly {
@@ -195,7 +215,7 @@ impl Reassembly {
             self.tidy();
         }
         if other != Some(false) {
-            self.begin(key, total, now + LIFETIME);
+            self.begin(key, total, now + self.lifetime);
         }
         let partial = self.partial.get_mut(&key)?;
         if !partial.fill(start, piece) {
@@ -254,8 +274,39 @@ impl Reassembly {
         self.partial.len()
     }
 
+    /// Repairs take a round trip, which is this now. Packets that begin from now on may stay incomplete for as long
+    /// as the ingress remembers their pieces.
+    pub fn set_round_trip(&mut self, round_trip: Duration) {
+        self.lifetime = repair::age_max(round_trip);
+    }
+
+    /// An outage of all paths has begun: what lacks cannot come.
+    pub const fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// It is over, and what lacks is asked for anew.
+    pub fn resume(&mut self, now: Instant) {
+        self.paused = false;
+        for (deadline, ..) in &mut self.order {
+            *deadline = now + self.lifetime;
+        }
+    }
+
+    /// Gives up everything, and the memory.
+    pub fn clear(&mut self) {
+        *self = Self {
+            begun: self.begun,
+            dropped: self.dropped + self.partial.len() as u64,
+            lifetime: self.lifetime,
+            paused: self.paused,
+            ..Self::default()
+        };
+    }
+
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.order.front().map(|&(deadline, ..)| deadline)
+        let first = self.order.front().filter(|_| !self.paused);
+        first.map(|&(deadline, ..)| deadline)
     }
 
     /// Gives up what is too old; returns how many packets or pieces were dropped since the last
@@ -263,6 +314,7 @@ impl Reassembly {
     pub fn expire(&mut self, now: Instant) -> u64 {
         while let Some(&(deadline, key, _)) = self.order.front()
             && deadline <= now
+            && !self.paused
         {
             self.order.pop_front();
             self.dropped += u64::from(self.remove(key).is_some());

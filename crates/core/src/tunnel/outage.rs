@@ -114,6 +114,7 @@ impl Tunnel {
             Some(Turn::Down) if self.hold.is_outage() => {
                 let silence = self.paths.silent_since().unwrap_or(now);
                 self.egress.reorder.requests.on_down(silence);
+                self.egress.fragments.pause();
                 self.ingress.queue.hold();
                 self.freezer.on_down();
             }
@@ -124,6 +125,7 @@ impl Tunnel {
                 self.ingress.queue.replay(now);
                 self.freezer.on_back(now);
                 self.egress.reorder.requests.on_back(now);
+                self.egress.fragments.resume(now);
                 self.reinject(now);
                 for (_, path) in self.paths.iter_mut() {
                     path.sent_log.skip(now.since(since));

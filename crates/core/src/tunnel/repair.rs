@@ -405,6 +405,7 @@ impl Tunnel {
         let Some(srtt) = self.paths.quickest_srtt() else {
             return;
         };
+        self.egress.fragments.set_round_trip(srtt);
         let spread = self.egress.reorder.current_hold();
         let patience = srtt * PATIENCE_ROUND_TRIPS + spread + PATIENCE_MARGIN;
         self.egress

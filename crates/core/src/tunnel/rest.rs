@@ -65,6 +65,9 @@ impl Tunnel {
         let egress = &mut self.egress;
         egress.reorder.forget_idle(now);
         egress.expanding.forget(now);
+        if self.hold.since().is_some() {
+            egress.fragments.clear();
+        }
         for (_, path) in self.paths.iter_mut() {
             path.sent_log.give_back(now);
             path.coding.encoder.forget_old(now);

@@ -222,8 +222,6 @@ pub(super) const PIECES_MAX: usize = 256;
 /// Memory for a piece and those that follow it, in multiples of the piece. More: fewer allocations where many
 /// pieces follow, more memory for a packet that says it is longer than it is.
 pub(super) const AHEAD: usize = 4;
-/// How long a packet may stay incomplete. Longer: more memory for packets that are lost anyway.
-pub(super) const LIFETIME: Duration = Duration::from_secs(1);
 
 // Sizes that count against paths. The exact sizes hardly matter.
 

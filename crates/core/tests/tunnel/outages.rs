@@ -102,6 +102,56 @@ fn segments_under_way_in_pieces_outlast_an_outage_that_other_packets_do_not() {
 }
 
 #[test]
+fn pieces_whose_other_half_was_lost_before_an_outage_wait_for_it() {
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 280)]);
+    let offer = |pair: &mut World, count: u32| {
+        for _ in 0..count {
+            pair.offer_segment(1_250);
+            pair.run(Duration::from_millis(2));
+        }
+    };
+    offer(&mut pair, 1_000);
+    pair.site.paths[0].report.max_datagram = 900;
+    pair.lose(0.3);
+    offer(&mut pair, 200);
+    pair.lose(0.0);
+    // What was lost shows, and the questions are swallowed.
+    offer(&mut pair, 50);
+    pair.set_dead(0, Selector::Both, true);
+    // The receiver acknowledges, so its end notices the outage.
+    let now = pair.now();
+    let ack = packet::tcp(0, 9, 40);
+    pair.hub.tunnel.handle_inner(now, ack, false);
+    offer(&mut pair, 50);
+    pair.run(Duration::from_secs(3));
+    pair.set_dead(0, Selector::Both, false);
+    pair.site.paths[0].report.max_datagram = 1_400;
+    pair.run(Duration::from_secs(4));
+    let stats = pair.hub.tunnel.stats();
+    assert_eq!(stats.fragments_dropped, 0);
+    let mut numbers = pair.numbers();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..pair.offered).collect::<Vec<u32>>());
+}
+
+#[test]
+fn over_a_satellite_pieces_wait_until_a_repair_was_repaired() {
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 280)]);
+    pair.site.paths[0].report.max_datagram = 900;
+    pair.lose(0.2);
+    for _ in 0..500 {
+        pair.offer_segment(1_250);
+        pair.run(Duration::from_millis(4));
+    }
+    pair.run(Duration::from_secs(1));
+    pair.lose(0.0);
+    pair.run(Duration::from_secs(4));
+    let mut numbers = pair.numbers();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..pair.offered).collect::<Vec<u32>>());
+}
+
+#[test]
 fn what_is_no_tcp_is_kept_for_two_seconds_only() {
     let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 20)]);
     pair.offer(500, 9);
