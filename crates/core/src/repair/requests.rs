@@ -55,6 +55,8 @@ pub struct Requests {
     /// How long after a NACK another one follows by itself.
     repeat: Duration,
     asked: u64,
+    /// When a datagram came last, on any path.
+    heard: Instant,
 }
 
 impl Default for Requests {
@@ -64,6 +66,7 @@ impl Default for Requests {
             patience: Duration::from_millis(100),
             repeat: Duration::from_millis(33),
             asked: 0,
+            heard: Instant::ZERO,
         }
     }
 }
@@ -93,6 +96,7 @@ impl Requests {
         let Some(path) = self.paths.get_mut(path.index()) else {
             return;
         };
+        self.heard = now;
         let seq = stamp.path_seq;
         if path.next.is_none() {
             // Numbers begin at zero: the first packets of a path may be lost like others.
@@ -261,7 +265,8 @@ impl Requests {
     /// Appends the runs of numbers to ask for now, at most `max`.
     pub fn poll(&mut self, now: Instant, max: usize, runs: &mut Vec<NackRun>) {
         for (id, path) in (0..).zip(&mut self.paths) {
-            path.forget_old(now, self.patience);
+            // An outage has begun before it is noticed. Nobody heard what was asked then, and `on_down` decides.
+            path.forget_old(now.min(self.heard), self.patience);
             count_steps(path.waiting.len() + path.repeated.len());
             while let Some(&gap) = path.waiting.front().filter(|gap| path.due(gap) <= now) {
                 if !name(id, gap.seq, max, runs) {
@@ -489,6 +494,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_for_in_silence_is_kept_until_it_is_known_to_be_an_outage() {
+        let at = Instant::from_millis;
+        let mut requests = Requests::default();
+        requests.set_patience(Duration::from_millis(1_000), Duration::from_millis(570));
+        for seq in [0, 2] {
+            requests.on_datagram(at(0), PathId(0), stamp(seq, 0));
+        }
+        ask(&mut requests, at(0));
+        // The path has just been cut, and this was under way.
+        requests.on_datagram(at(500), PathId(0), stamp(4, 220));
+        while let Some(now) = requests.poll_timeout() {
+            ask(&mut requests, now.max(at(1_100)));
+        }
+        requests.on_down(at(900));
+        requests.on_back(at(5_000));
+        let asked = ask(&mut requests, at(5_000));
+        assert_eq!(asked, [(0, 1, 1), (0, 3, 1)]);
+    }
+
+    #[test]
     fn the_numbers_of_a_path_that_is_taken_back_begin_anywhere() {
         let mut requests = Requests::default();
         for seq in 0..500 {
@@ -575,6 +600,7 @@ mod tests {
         ask(&mut requests, at(31));
         assert_eq!(requests.worth_waiting(time(12), &mut 0), Some(at(91)));
         assert_eq!(requests.worth_waiting(time(9), &mut 0), None);
+        requests.on_datagram(at(92), PathId(0), stamp(3, 70));
         ask(&mut requests, at(92));
         assert_eq!(requests.worth_waiting(time(12), &mut 0), None);
     }
