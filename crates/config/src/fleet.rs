@@ -17,7 +17,7 @@ use super::values::patterns::{NAME, PATH};
 pub const ENDPOINTS_MAX: usize = 8;
 
 /// What every endpoint matches, for schemas.
-const ENDPOINT: &str = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):[0-9]+$";
+const ENDPOINT: &str = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):\+?0*[1-9][0-9]*$";
 
 /// The fleet of a hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
