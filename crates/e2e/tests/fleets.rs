@@ -325,6 +325,7 @@ fn a_site_of_a_fleet_outlives_its_hub_and_etcd_and_is_revoked_at_any_hub() {
     std::thread::sleep(Duration::from_secs(1));
     hub_dies(&mut scene, &site);
     etcd_is_away(&mut scene, &site);
+    hub_is_cut_off(&scene, &site);
     revoked(&scene, &site);
 }
 
@@ -391,13 +392,40 @@ fn etcd_is_away(scene: &mut Scene, site: &Gateway) {
     }
 }
 
-/// The third hub revokes the site, which the first one serves.
+/// No site reaches the first hub any more. The site moves back to the second one, and the first one hears of it by way of
+/// etcd alone.
+fn hub_is_cut_off(scene: &Scene, site: &Gateway) {
+    // The spare has begun anew; its idle connections come back.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(scene.serves(0));
+    let net = scene.ground.topology.hub();
+    net.nft(
+        "table inet cut {\n chain input {\n type filter hook input priority 0;\n \
+         udp dport 4443 drop\n tcp dport 443 drop\n }\n}\n",
+    )
+    .unwrap();
+    scene.await_route(site, 1);
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        let listed = net.ip_json(&["route", "show", "table", "4443"]).unwrap();
+        if listed.as_array().is_some_and(Vec::is_empty) {
+            break;
+        }
+        assert!(
+            Instant::now() < end,
+            "the hub that is cut off still announces {listed}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The third hub revokes the site, which the second one serves.
 fn revoked(scene: &Scene, site: &Gateway) {
-    assert!(scene.serves(0) && site.status().unwrap().paths_up() > 0);
+    assert!(scene.serves(1) && site.status().unwrap().paths_up() > 0);
     let begun = Instant::now();
     let revoke = scene.hubs[2].run(&["invite", "--revoke", "site"]).unwrap();
     revoke.success().unwrap();
-    while scene.serves(0) {
+    while scene.serves(1) {
         assert!(begun.elapsed() < Duration::from_secs(5), "still served");
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -16,6 +16,10 @@ mod endpoints;
 pub mod engine;
 pub mod enrolment;
 pub mod exit;
+#[cfg(feature = "fleet")]
+pub mod fleet;
+#[cfg(not(feature = "fleet"))]
+#[path = "fleet/without.rs"]
 pub mod fleet;
 mod http_server;
 pub mod hub_keys;

@@ -9,6 +9,7 @@ mod completions;
 mod dashboard;
 mod doctor;
 mod down;
+#[cfg(feature = "fleet")]
 mod fleet;
 mod hub;
 mod invite;
@@ -120,6 +121,7 @@ enum CliCommand {
     KillSwitch(kill_switch::KillSwitchArgs),
     Portal(portal::PortalArgs),
     Relay(relay::Relay),
+    #[cfg(feature = "fleet")]
     Fleet(fleet::FleetArgs),
     Balance(balance::Balance),
     Invite(invite::Invite),
@@ -155,6 +157,7 @@ pub fn main() -> ExitCode {
         CliCommand::KillSwitch(command) => command.run(global),
         CliCommand::Portal(command) => command.run(global),
         CliCommand::Relay(command) => command.run(global),
+        #[cfg(feature = "fleet")]
         CliCommand::Fleet(command) => command.run(global),
         CliCommand::Balance(command) => command.run(global),
         CliCommand::Invite(command) => command.run(global),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
+use super::Global;
 use super::output::{self, Colour, Style, Table};
-use super::{Global, fleet};
 use crate::client::Client;
 use crate::exit::{self, NotRunning};
 use ropewalk_api::words::{self, About, Weight, Words};
@@ -167,8 +167,9 @@ fn render(status: &Status, style: Style) -> String {
         ));
     }
     out.push_str(&workers(&status.workers));
+    #[cfg(feature = "fleet")]
     if let Some(fleet) = &status.fleet {
-        out.push_str(&fleet::line(fleet, style));
+        out.push_str(&super::fleet::line(fleet, style));
     }
     for words in &status.words {
         out.push_str(&format!("{}\n", style.paint(Colour::Yellow, &words.text)));
