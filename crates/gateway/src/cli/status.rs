@@ -157,14 +157,8 @@ fn render(status: &Status, style: Style) -> String {
         output::duration(status.uptime_s),
     );
     out.push_str(&format!("public key {}\n", status.public_key));
-    if let Some(onward) = &status.onward {
-        let side = format!("{} MTU {}", onward.interface, onward.mtu);
-        out.push_str(&format!(
-            "onward {}  {}\npublic key there {}\n",
-            onward.addresses.join(" "),
-            style.paint(Colour::Dim, &side),
-            onward.public_key,
-        ));
+    if let Some(text) = onward(status, style) {
+        out.push_str(&text);
     }
     out.push_str(&workers(&status.workers));
     #[cfg(feature = "fleet")]
@@ -211,6 +205,18 @@ fn render(status: &Status, style: Style) -> String {
         out.push_str(&format!("\ndropped: {}\n", list.join(", ")));
     }
     out
+}
+
+/// The side of a relay towards its next hub, in two lines.
+fn onward(status: &Status, style: Style) -> Option<String> {
+    let onward = status.onward.as_ref()?;
+    let side = format!("{} MTU {}", onward.interface, onward.mtu);
+    Some(format!(
+        "onward {}  {}\npublic key there {}\n",
+        onward.addresses.join(" "),
+        style.paint(Colour::Dim, &side),
+        onward.public_key,
+    ))
 }
 
 /// What is refused beside the tunnel, in a line.

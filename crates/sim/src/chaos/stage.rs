@@ -551,6 +551,7 @@ impl<'a> Stage<'a> {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each trouble")]
     fn begin(&mut self, what: &What, lasts: Duration) -> Held {
         let now = self.world.now();
         match *what {

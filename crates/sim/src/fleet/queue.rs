@@ -41,7 +41,7 @@ pub fn serve(arrivals: &[Instant], each: Duration) -> Queue {
             (free, busy_since) = (at, at);
         }
         queue.wait_max = queue.wait_max.max(free.since(at));
-        free = free + each;
+        free += each;
         queue.busy_max = queue.busy_max.max(free.since(busy_since));
     }
     if let Some(first) = arrivals.first() {

@@ -250,9 +250,11 @@ impl Stage<'_> {
             let events = &self.world.site(site).events[self.fleet.sites[site].seen..];
             let moves: Vec<(String, u64)> = events
                 .iter()
-                .filter_map(|(_, event)| match event {
-                    Event::Moved { hub, epoch } => Some((hub.clone(), *epoch)),
-                    _ => None,
+                .filter_map(|(_, event)| {
+                    let Event::Moved { hub, epoch } = event else {
+                        return None;
+                    };
+                    Some((hub.clone(), *epoch))
                 })
                 .collect();
             self.fleet.sites[site].seen += events.len();
