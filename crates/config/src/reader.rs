@@ -227,7 +227,12 @@ impl<'t> Section<'t> {
         if self.survey.is_none() && !self.has(key) {
             return None;
         }
-        Some(self.section(key, read))
+        let value = self.section(key, read);
+        if let Some(survey) = &mut self.survey {
+            // Its own keys are required where it is there.
+            survey.change(key, |key| key.required = false);
+        }
+        Some(value)
     }
 
     /// Reads each table of the list `key`, at most `max` of them.
