@@ -37,6 +37,18 @@ UNSAYABLE = (
     "kill switch",
     "no quota that could begin anew",
     "does not count what its uplinks carry",
+    "each hub of a fleet is known by its name",
+    "there is no address whose ports sites could share",
+    "which holds the sites' own addresses",
+    "sites cannot send from",
+    "sites without an inner IPv4 address",
+    "what it had in custody is lost",
+    "an address that several sites share has one route",
+    "some are reached with certificates",
+    "there is no `ca` beside",
+    "certificates have no effect",
+    "there is no certificate_key beside",
+    "there is no user beside",
 )
 """Messages about what JSON Schema cannot state, or only with much more text than it is worth."""
 

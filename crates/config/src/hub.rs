@@ -91,6 +91,8 @@ pub struct Shared {
 
 /// First port that a site gets: those below are of services that everybody knows (RFC 6335 §6).
 pub const PORT_FIRST: u16 = 1_024;
+/// All ports of an address: one site has it for itself.
+const PORTS_ALL: u16 = u16::MAX - PORT_FIRST + 1;
 /// Fewest ports of a site. Fewer would not do for one web page.
 pub const PORTS_MIN: u16 = 64;
 /// Ports of a site unless configured otherwise: 64 sites share an address.
@@ -161,7 +163,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
         (pools, read_shared(pool, pools.0))
     });
     let (forward, masquerade, routes_table) = root.section("network", |network| {
-        read_network(network, shared.is_some(), common.hold.freeze)
+        read_network(network, shared.as_ref(), common.hold.freeze)
     });
     let allow = root.section("egress", |section| {
         let allow = egress::read(section);
@@ -210,7 +212,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> HubConfig {
 /// Whether the hub forwards, whether it translates addresses, and the table for routes to sites.
 fn read_network(
     network: &mut Section<'_>,
-    shares: bool,
+    shared: Option<&Shared>,
     freeze: Freeze,
 ) -> (bool, bool, Option<u32>) {
     let forward = network.boolean("forward").unwrap_or(true);
@@ -222,7 +224,7 @@ fn read_network(
             "set forward = true or masquerade = false",
         );
     }
-    if shares && !forward {
+    if shared.is_some() && !forward {
         network.reject(
             "forward",
             "sites with a block of a shared address reach nothing without forwarding",
@@ -231,6 +233,14 @@ fn read_network(
     }
     let table = network.integer("routes_table", ROUTES_TABLE);
     let table = table.and_then(|table| u32::try_from(table).ok());
+    if table.is_some() && shared.is_some_and(|shared| shared.ports < PORTS_ALL) {
+        network.reject(
+            "routes_table",
+            "an address that several sites share has one route, and the first site that moves to another hub would \
+             take the address from the others",
+            "set ports = 64512 in [pool], so that each site has an address of its own, or remove routes_table",
+        );
+    }
     if table.is_some() && freeze == Freeze::ProxyAck {
         network.reject(
             "routes_table",

@@ -89,6 +89,10 @@ const BROKEN_HUBS: &[(&str, &[&str])] = &[
         &["hub.toml:3: pool.ports:", "add shared = "],
     ),
     (
+        "shared = [\"203.0.113.7\"]\n[network]\nroutes_table = 4443",
+        &["hub.toml:5: network.routes_table:", "set ports = 64512"],
+    ),
+    (
         "shared = [\"203.0.113.7\"]\n[network]\nforward = false",
         &["hub.toml:5: network.forward:", "remove shared from [pool]"],
     ),

@@ -128,7 +128,7 @@ impl Scene {
             ),
             bird(&directory, "bird-server", server, &of_server()),
         ];
-        let pool = shared.map(|shared| format!("shared = [\"{shared}\"]"));
+        let pool = shared.map(|shared| format!("shared = [\"{shared}\"]\nports = 64512"));
         let hub = GatewaySpec {
             pool: pool.unwrap_or_default(),
             network: "masquerade = false\nroutes_table = 4443".into(),

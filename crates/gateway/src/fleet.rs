@@ -9,6 +9,7 @@
 pub mod desk;
 pub mod member;
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -17,9 +18,10 @@ use ropewalk_api::{EtcdStatus, FleetHub, FleetStatus};
 use ropewalk_config::{FleetConfig, HubConfig};
 use ropewalk_fleet::{Copy, EtcdState, Fleet, Login, Options, Pools, Tls};
 use ropewalk_host::files;
+use ropewalk_session::WEIGHT_MAX;
 use ropewalk_types::PortBlock;
 
-use crate::sites::{Invitation, Joined, Site, Sites, Time};
+use crate::sites::{Invitation, Joined, RATE_MAX, Site, Sites, Time};
 
 /// So many blocks at the beginning of each pool are for the network and the hubs. More: room for further addresses of
 /// hubs, fewer sites in a small pool.
@@ -95,7 +97,12 @@ fn networks(hub: &HubConfig) -> (Option<ipnet::Ipv4Net>, Option<ipnet::Ipv6Net>)
 /// The hub has other pools than the fleet.
 pub fn sites(copy: &Copy, hub: &HubConfig) -> anyhow::Result<Sites> {
     check_pools(copy, hub)?;
-    Ok(Sites::of(copy.sites().map(site).collect()))
+    Ok(known(copy))
+}
+
+/// The same, whatever the pools of the hub.
+fn known(copy: &Copy) -> Sites {
+    Sites::of(copy.sites().map(site).collect())
 }
 
 fn check_pools(copy: &Copy, hub: &HubConfig) -> anyhow::Result<()> {
@@ -108,9 +115,9 @@ fn check_pools(copy: &Copy, hub: &HubConfig) -> anyhow::Result<()> {
     let ports = shared.map_or(0, |shared| shared.ports);
     anyhow::ensure!(
         (addresses, ports) == (&meta.pools.shared[..], meta.pools.ports),
-        "the shared addresses in [pool] of this hub are not those of the fleet: write shared = {:?} and ports = {}, or \
+        "the shared addresses in [pool] of this hub are not those of the fleet: write shared = {} and ports = {}, or \
          neither if the fleet has none, and restart the hub",
-        meta.pools.shared,
+        quoted(&meta.pools.shared),
         meta.pools.ports,
     );
     let line = |key: &str, net: Option<String>| {
@@ -124,6 +131,12 @@ fn check_pools(copy: &Copy, hub: &HubConfig) -> anyhow::Result<()> {
         line("ipv6", fleets.1.map(|net| net.to_string())),
     );
     Ok(())
+}
+
+/// A list as configurations have it.
+fn quoted(addresses: &[Ipv4Addr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
+    format!("{texts:?}")
 }
 
 /// A site with the notions of a single hub.
@@ -149,8 +162,9 @@ fn site(site: &ropewalk_fleet::Site) -> Site {
         }),
         networks: Vec::new(),
         enabled: site.enabled,
-        weight: site.weight,
-        rate_mbit: site.rate_mbit,
+        // Whoever writes to etcd may write anything.
+        weight: site.weight.clamp(1, WEIGHT_MAX),
+        rate_mbit: site.rate_mbit.map(|rate| rate.clamp(1, RATE_MAX)),
         allow: site.allow.clone(),
         invitation,
     }

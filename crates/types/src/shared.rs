@@ -138,7 +138,7 @@ fn first_transport(packet: &[u8]) -> Option<(u8, &[u8])> {
     if first >> 4 != 4 || header < 20 || fragment_offset(packet) != 0 {
         return None;
     }
-    Some((packet[9], packet.get(header..end)?))
+    Some((*packet.get(9)?, packet.get(header..end)?))
 }
 
 /// The port or the identifier of a packet that an ICMP error quotes, of which only the beginning is there.

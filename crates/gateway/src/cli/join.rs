@@ -103,9 +103,11 @@ impl Join {
         }
         let entry = Entry::begin(&token, path, "site.key", "site", self.force)?;
         let former_key = key_file::load(&entry.key).ok().map(|key| key.public_key());
-        // The hub that has answered is the one to begin with.
+        // The hub that has answered is the one to begin with, and the next in turn is its spare: those before have not
+        // answered.
         let mut places = token.places();
-        let home = places.remove(entry.enrol(&token)?);
+        places.rotate_left(entry.enrol(&token)?);
+        let home = places.remove(0);
         let endpoint = home.endpoints[0].clone();
         let config = template::site(&SiteTemplate {
             name: token.name.clone(),

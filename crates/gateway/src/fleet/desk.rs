@@ -3,6 +3,7 @@
 //! Invariant: every wait is bounded. Where etcd does not answer the error says since when, what goes on all the same, and
 //! whether something may have been changed.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -206,6 +207,9 @@ fn places(copy: &Copy, name: &str, own: Place) -> Vec<Place> {
         }
         places
     };
+    // A hub that was renamed has two names for a while.
+    let mut keys = HashSet::new();
+    places.retain(|place| keys.insert(place.key));
     places.truncate(HUBS_MAX);
     places
 }

@@ -1,6 +1,6 @@
 //! The part of a running hub in its fleet: sites from the copy, writes for sites that join, the lease, and claims.
 //!
-//! Invariants: nothing here waits for etcd longer than [`PATIENCE`]. What has changed in the copy is noted until somebody
+//! Invariants: nothing here waits for etcd longer than 2 s. What has changed in the copy is noted until somebody
 //! has taken it over.
 
 use std::collections::BTreeSet;
@@ -100,6 +100,11 @@ impl Member {
     /// The hub has other pools than the fleet.
     pub fn sites(&self) -> anyhow::Result<Sites> {
         self.fleet.read(|copy| super::sites(copy, &self.hub))
+    }
+
+    /// The sites of the copy, whether or not this hub can serve them.
+    pub fn known_sites(&self) -> Sites {
+        self.fleet.read(super::known)
     }
 
     /// Whether the list of sites may have changed since this was asked last.

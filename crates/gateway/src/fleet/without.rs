@@ -45,6 +45,9 @@ pub mod member {
         pub fn sites(&self) -> anyhow::Result<Sites> {
             match *self {}
         }
+        pub fn known_sites(&self) -> Sites {
+            match *self {}
+        }
         pub fn take_sites(&self) -> bool {
             match *self {}
         }

@@ -88,13 +88,24 @@ impl Admission {
         let sites = match &self.fleet {
             Some(fleet) => {
                 fleet.take_sites();
-                fleet.sites()?
+                fleet
+                    .sites()
+                    .inspect_err(|_| self.shut_out_of_fleet(fleet))?
             }
             None => Sites::load(&self.config)?,
         };
         self.take_over(&sites)
             .inspect_err(|_| self.put_sites_back())?;
         Ok(format!("{} sites", sites.all().len()))
+    }
+
+    /// The fleet's list does not fit this hub. Nobody new is let in, and who was revoked is out all the same.
+    fn shut_out_of_fleet(&self, fleet: &Member) {
+        fleet.put_sites_back();
+        let known = fleet.known_sites().entries(self.ipv6);
+        if self.directory.shut_out(&known) && (self.commands.0)(Command::ReloadSites).is_err() {
+            tracing::debug!("the engine has stopped");
+        }
     }
 
     fn put_sites_back(&self) {

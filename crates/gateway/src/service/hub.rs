@@ -351,7 +351,13 @@ fn known_sites(
         let sites = Sites::load(config).context("the sites file is not usable")?;
         return Ok((None, sites));
     };
-    let sites = fleet.sites()?;
+    let sites = fleet.sites().unwrap_or_else(|error| {
+        // The copy may be of a time before the pools were enlarged. The fleet's thread is about to read it anew.
+        let error = format!("{error:#}");
+        tracing::error!(error, "no site is let in until that is right");
+        fleet.put_sites_back();
+        Sites::default()
+    });
     if sites.all().is_empty() {
         tracing::info!("no copy of the fleet's sites here yet; they come from etcd");
     }

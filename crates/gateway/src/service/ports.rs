@@ -74,13 +74,7 @@ impl Ports {
         }
         let former = std::mem::replace(&mut self.rules, wanted);
         self.failed = counters::untracked();
-        if let Some(former) = &former
-            && self.rules.as_ref().map(|rules| rules.ports) != Some(former.ports)
-            && let Err(error) = conntrack::forget(&[IpAddr::V4(former.ports.0)])
-        {
-            tracing::debug!(%error, "connections from the former ports stay in the kernel's table");
-        }
-        match (&self.rules, former) {
+        match (&self.rules, &former) {
             (Some(rules), _) => {
                 let listed = machine.table(&rules.table);
                 self.apply(listed);
@@ -92,6 +86,13 @@ impl Ports {
                 self.is_set = false;
             }
             (None, None) => {}
+        }
+        // Afterwards: until then packets would make such entries anew.
+        if let Some(former) = &former
+            && self.rules.as_ref().map(|rules| rules.ports) != Some(former.ports)
+            && let Err(error) = conntrack::forget(&[IpAddr::V4(former.ports.0)])
+        {
+            tracing::debug!(%error, "connections from the former ports stay in the kernel's table");
         }
     }
 
@@ -133,7 +134,8 @@ impl Ports {
     pub(super) fn keep(&mut self) {
         let Some(rules) = &self.rules else { return };
         let is_gone = matches!(nft::table_handle(&rules.table), Ok(None));
-        if is_gone {
+        // A table of before may be there, with the former ports.
+        if is_gone || !self.is_set {
             if self.is_set {
                 tracing::warn!(
                     "another program has removed the rules for the ports of this site, and the site sets them again"
