@@ -2,7 +2,7 @@
 //!
 //! The gateways are real sessions. Each site has a home and a spare among the hubs, by rendezvous hash (Thaler and
 //! Ravishankar, "Using name-based mappings to increase hit rates", 1998). Time costs nothing here: a hub answers at
-//! once, however much comes. [`queue`] says what the same arrivals mean for a processor.
+//! once, however much comes. The module `queue` says what the same arrivals mean for a processor.
 //!
 //! Invariant: a report follows from the settings alone.
 
