@@ -18,6 +18,7 @@ pub mod outages;
 pub mod packet;
 pub mod pushed;
 pub mod recovery;
+pub mod routers;
 pub mod table;
 
 use std::sync::Arc;

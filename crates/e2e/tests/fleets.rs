@@ -2,11 +2,12 @@
 //! goes on while etcd is away.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ropewalk_api::FleetStatus;
+use ropewalk_e2e::routers::{bird, of_hub, of_server};
 use ropewalk_e2e::{Ground, ready, two_links};
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec};
 use ropewalk_testbed::topology::{HUB, HUB_LAN, SERVER};
@@ -67,47 +68,6 @@ fn space(purpose: &str, place: &Place, net: &Namespace, server: &Namespace) -> N
         ))
         .unwrap();
     space
-}
-
-/// BIRD with this configuration.
-fn bird(directory: &Path, name: &str, within: &Namespace, text: &str) -> Process {
-    let path = |end: &str| directory.join(format!("{name}.{end}"));
-    let head = "log stderr all;\nprotocol device { scan time 1; }\n";
-    std::fs::write(path("conf"), format!("{head}{text}")).unwrap();
-    let program = within.program("bird").arg("-f").arg("-c").arg(path("conf"));
-    let program = program
-        .arg("-s")
-        .arg(path("ctl"))
-        .arg("-P")
-        .arg(path("pid"));
-    program.start(directory, name).unwrap()
-}
-
-fn of_hub(place: &Place) -> String {
-    let (own, server) = (&place.lan, &place.server);
-    format!(
-        "router id {own};\n\
-         protocol kernel sites {{ kernel table 4443; learn; ipv4 {{ import all; export none; }}; }}\n\
-         protocol bgp server {{\n  local {own} as 65000;\n  neighbor {server} as 65000;\n\
-         \x20 connect delay time 1;\n  ipv4 {{\n    import none;\n    next hop self;\n\
-         \x20   export filter {{ bgp_med = krt_metric; accept; }};\n  }};\n}}\n"
-    )
-}
-
-fn of_server(places: &[Place]) -> String {
-    let peers = places.iter().map(|place| {
-        let Place {
-            name, lan, server, ..
-        } = place;
-        format!(
-            "protocol bgp hub{name} {{ local {server} as 65000; neighbor {lan} as 65000; connect delay time 1; \
-             ipv4 {{ import all; export none; }}; }}\n"
-        )
-    });
-    format!(
-        "router id {SERVER};\nprotocol direct {{ ipv4; }}\nprotocol kernel {{ ipv4 {{ import none; export all; }}; }}\n{}",
-        peers.collect::<String>()
-    )
 }
 
 /// Members of etcd on the server.
@@ -178,10 +138,15 @@ impl Scene {
         let places = places();
         let mut spaces = vec![net.clone()];
         spaces.extend(places[1..].iter().map(|p| space(purpose, p, net, server)));
-        let mut routers = vec![bird(&directory, "bird-server", server, &of_server(&places))];
+        let peers = places
+            .iter()
+            .map(|place| (place.server.clone(), place.lan.clone()));
+        let text = of_server(&peers.collect::<Vec<_>>());
+        let mut routers = vec![bird(&directory, "bird-server", server, &text).unwrap()];
         for (place, space) in places.iter().zip(&spaces) {
             let name = format!("bird-{}", place.name);
-            routers.push(bird(&directory, &name, space, &of_hub(place)));
+            let text = of_hub(&place.lan, &place.server, "");
+            routers.push(bird(&directory, &name, space, &text).unwrap());
         }
         let mut etcd = Etcd {
             server: server.clone(),

@@ -2,9 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use ropewalk_e2e::routers::{bird, of_hub, of_server};
 use ropewalk_e2e::{Ground, ready, two_links};
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec};
 use ropewalk_testbed::topology::{HUB_LAN, SERVER};
@@ -31,45 +32,6 @@ struct Scene {
     ground: Ground,
     /// Where the server reaches the site.
     reached: IpAddr,
-}
-
-/// BIRD with this configuration.
-fn bird(directory: &Path, name: &str, within: &Namespace, text: &str) -> Process {
-    let path = |end: &str| directory.join(format!("{name}.{end}"));
-    let head = "log stderr all;\nprotocol device { scan time 1; }\n";
-    std::fs::write(path("conf"), format!("{head}{text}")).unwrap();
-    let program = within.program("bird").arg("-f").arg("-c").arg(path("conf"));
-    let program = program
-        .arg("-s")
-        .arg(path("ctl"))
-        .arg("-P")
-        .arg(path("pid"));
-    program.start(directory, name).unwrap()
-}
-
-/// What BIRD on a hub is told: routes to sites go to the server, the newest first. `left_out` go nowhere.
-fn of_hub(own: &str, server: &str, left_out: &str) -> String {
-    format!(
-        "router id {own};\n\
-         protocol kernel sites {{ kernel table 4443; learn; ipv4 {{ import all; export none; }}; }}\n\
-         protocol bgp server {{\n  local {own} as 65000;\n  neighbor {server} as 65000;\n\
-         \x20 connect delay time 1;\n  ipv4 {{\n    import none;\n    next hop self;\n\
-         \x20   export filter {{ {left_out} bgp_med = krt_metric; accept; }};\n  }};\n}}\n"
-    )
-}
-
-fn of_server() -> String {
-    let peer = |name: &str, own: &str, hub: &str| {
-        format!(
-            "protocol bgp {name} {{ local {own} as 65000; neighbor {hub} as 65000; connect delay time 1; \
-             ipv4 {{ import all; export none; }}; }}\n"
-        )
-    };
-    format!(
-        "router id {SERVER};\nprotocol direct {{ ipv4; }}\nprotocol kernel {{ ipv4 {{ import none; export all; }}; }}\n{}{}",
-        peer("hub1", &SERVER.to_string(), &HUB_LAN.to_string()),
-        peer("hub2", SERVER_SIDE, SECOND_SIDE),
-    )
 }
 
 /// A namespace for the second hub, between the network of the first and the server.
@@ -113,21 +75,21 @@ impl Scene {
         let directory = ground.topology.directory().to_owned();
         let lan = HUB_LAN.to_string();
         let left_out = shared.map_or("", |_| "if net ~ 10.86.0.0/24 then reject;");
-        let routers = vec![
-            bird(
-                &directory,
-                "bird-first",
-                net,
-                &of_hub(&lan, &SERVER.to_string(), left_out),
-            ),
-            bird(
-                &directory,
+        let peers = [
+            (SERVER.to_string(), HUB_LAN.to_string()),
+            (SERVER_SIDE.to_owned(), SECOND_SIDE.to_owned()),
+        ];
+        let routers = [
+            ("bird-first", net, of_hub(&lan, SERVER, left_out)),
+            (
                 "bird-second",
                 &space,
-                &of_hub(SECOND_SIDE, SERVER_SIDE, left_out),
+                of_hub(SECOND_SIDE, SERVER_SIDE, left_out),
             ),
-            bird(&directory, "bird-server", server, &of_server()),
-        ];
+            ("bird-server", server, of_server(&peers)),
+        ]
+        .map(|(name, within, text)| bird(&directory, name, within, &text).unwrap())
+        .into();
         let pool = shared.map(|shared| format!("shared = [\"{shared}\"]\nports = 64512"));
         let hub = GatewaySpec {
             pool: pool.unwrap_or_default(),

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `meta` | [`Meta`]: public key of the fleet, pools | `fleet init`, `fleet restore` |
 //! | `site/NAME` | [`Site`]: keys, blocks, rules, invitation | every hub |
-//! | `slot/00000000` (hexadecimal) | [`Owner`]: the site that has the blocks with this number, or had them last | with the site |
+//! | `slot/00000000` (hexadecimal) | [`Owner`]: the last site that got the blocks with this number | with the site |
 //! | `key/BASE64` | [`Owner`]: the site whose key, next key or invitation this is | with the site |
 //! | `hub/ID` | [`HubLease`], under a lease of etcd: gone when the hub is | that hub |
 //! | `drain/ID` | [`Drain`]: sites shall leave this hub | every hub |
@@ -441,8 +441,8 @@ pub struct Drain {
 
 /// Which hub serves a site, as the site has signed it.
 ///
-/// The record has no epoch beside the signed one, so the two cannot differ. [`Record::decode`] takes no claim whose
-/// signature is wrong, and [`crate::Copy::claims`] gives only those by a key that the site has now.
+/// The record's only epoch is the signed one. [`Record::decode`] refuses a claim with a wrong signature.
+/// [`crate::Copy::claims`] gives the claims that are signed with a present key of their site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// Name of the site: the end of the record's key.

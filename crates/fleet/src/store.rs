@@ -76,6 +76,9 @@ pub struct Options {
     pub login: Option<Login>,
     /// File of the copy.
     pub file: PathBuf,
+    /// Whether the copy is read from its file only, and never written there. For commands beside a running hub: what they
+    /// know may be older than what the hub has written meanwhile.
+    pub read_only: bool,
 }
 
 /// Certificates in PEM.
@@ -385,7 +388,7 @@ impl Shared {
             EtcdState::There | EtcdState::Foreign { .. } | EtcdState::Ended { .. } => {
                 tracing::warn!(
                     reason,
-                    "etcd is away: known sites go on; invitations and revocations wait"
+                    "etcd is away: known sites go on; invitations and revocations fail until it is back"
                 );
                 *etcd = EtcdState::Away {
                     since: now(),

@@ -85,9 +85,18 @@ impl FleetKey {
     }
 }
 
-/// What is certified of a hub. The signed bytes are: the words `ropewalk certificate of a hub` and a zero byte; the
-/// number of the encoding, 1, one byte; the name, a text; the key, 32 bytes; the number of addresses, `u32`; each address:
-/// 4 and 4 bytes, or 6, 16 bytes and the scope as `u32`, and the port as `u16`; the region, a text; the end, `u64`.
+/// What is certified of a hub. The signed bytes, in this order:
+///
+/// | bytes | what |
+/// |---|---|
+/// | 30 | `ropewalk certificate of a hub` and a zero byte |
+/// | 1 | number of the encoding, 1 |
+/// | a text | name |
+/// | 32 | key |
+/// | `u32` | number of addresses |
+/// | 1 + 4 + 2, or 1 + 20 + 2 | each address: 4, IPv4 address, port; or 6, IPv6 address, scope as `u32`, port |
+/// | a text | region |
+/// | `u64` | end |
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubEntry {
     /// Name of the hub in the fleet.
@@ -159,10 +168,16 @@ impl HubCertificate {
     }
 }
 
-/// The hubs of a fleet, for tokens and for sites that are connected. The signed bytes are: the words
-/// `ropewalk list of hubs` and a zero byte; the number of the encoding, 1, one byte; the number of the list, `u64`; its
-/// end, `u64`; the number of hubs, `u32`; of each hub the signed bytes of its certificate, a block, and the signature of
-/// the certificate, 64 bytes.
+/// The hubs of a fleet, for tokens and for sites that are connected. The signed bytes, in this order:
+///
+/// | bytes | what |
+/// |---|---|
+/// | 22 | `ropewalk list of hubs` and a zero byte |
+/// | 1 | number of the encoding, 1 |
+/// | `u64` | number of the list |
+/// | `u64` | end |
+/// | `u32` | number of hubs |
+/// | a block and 64 | each hub: the signed bytes of its certificate, and the signature of the certificate |
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubList {
     /// Grows with each list: a site takes no older one than it has.

@@ -157,6 +157,7 @@ impl Etcd {
             tls: None,
             login: None,
             file: self.directory.path().join(name),
+            read_only: false,
         }
     }
 
@@ -740,6 +741,7 @@ fn writes_end_by_their_deadline_and_too_many_are_refused_at_once() {
         tls: None,
         login: None,
         file: directory.path().join("copy"),
+        read_only: false,
     };
     let hub = Fleet::open(options, Box::new(|_| {})).unwrap();
     let patience = Duration::from_millis(1500);
@@ -1030,6 +1032,28 @@ done
 ";
 
 #[test]
+fn a_command_leaves_the_file_of_the_copy_to_the_hub() {
+    with_etcd(|etcd| {
+        etcd.init();
+        etcd.hub("copy")
+            .write(invite("first", 1), PATIENCE)
+            .unwrap();
+        let options = Options {
+            read_only: true,
+            ..etcd.options("copy")
+        };
+        let file = options.file.clone();
+        let command = Fleet::open(options, Box::new(|_| {})).unwrap();
+        assert_eq!(command.read(|copy| copy.sites().count()), 1);
+        // What the hub writes meanwhile.
+        std::fs::write(&file, "newer").unwrap();
+        command.write(invite("second", 2), PATIENCE).unwrap();
+        drop(command);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "newer");
+    });
+}
+
+#[test]
 fn options_that_cannot_be_right_are_refused_in_words() {
     let options = |fleet: &str, endpoint: &str| Options {
         fleet: fleet.to_owned(),
@@ -1038,6 +1062,7 @@ fn options_that_cannot_be_right_are_refused_in_words() {
         tls: None,
         login: None,
         file: "/nonexistent".into(),
+        read_only: false,
     };
     for (fleet, endpoint, said) in [
         ("a/b", "http://127.0.0.1:2379", "name"),

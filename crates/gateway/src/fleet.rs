@@ -27,11 +27,11 @@ use crate::sites::{Invitation, Joined, RATE_MAX, Site, Sites, Time};
 /// hubs, fewer sites in a small pool.
 const RESERVED: u32 = 16;
 
-/// How the fleet of this hub is reached.
+/// How the fleet of this hub is reached. Commands open the hub's copy `read_only`.
 ///
 /// # Errors
 /// The file of the password cannot be read, or others may read it.
-pub fn options(hub: &HubConfig, fleet: &FleetConfig) -> anyhow::Result<Options> {
+pub fn options(hub: &HubConfig, fleet: &FleetConfig, read_only: bool) -> anyhow::Result<Options> {
     let login = match &fleet.login {
         Some((user, file)) => {
             let password = files::read_secret(file).context("the password for etcd")?;
@@ -52,6 +52,7 @@ pub fn options(hub: &HubConfig, fleet: &FleetConfig) -> anyhow::Result<Options> 
         }),
         login,
         file: copy_file(hub),
+        read_only,
     })
 }
 

@@ -79,15 +79,17 @@ fn two_paths_that_fail_together_lose_nothing_either() {
     }
 }
 
+/// Offers so many segments that do not fit a path of 900 bytes whole, one every 2 ms.
+fn offer(pair: &mut World, count: u32) {
+    for _ in 0..count {
+        pair.offer_segment(1_250);
+        pair.run(Duration::from_millis(2));
+    }
+}
+
 #[test]
 fn segments_under_way_in_pieces_outlast_an_outage_that_other_packets_do_not() {
     let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 280)]);
-    let offer = |pair: &mut World, count: u32| {
-        for _ in 0..count {
-            pair.offer_segment(1_250);
-            pair.run(Duration::from_millis(2));
-        }
-    };
     offer(&mut pair, 1_000);
     // Losses in a burst make QUIC take the path for one that takes less.
     pair.site.paths[0].report.max_datagram = 900;
@@ -104,12 +106,6 @@ fn segments_under_way_in_pieces_outlast_an_outage_that_other_packets_do_not() {
 #[test]
 fn pieces_whose_other_half_was_lost_before_an_outage_wait_for_it() {
     let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 280)]);
-    let offer = |pair: &mut World, count: u32| {
-        for _ in 0..count {
-            pair.offer_segment(1_250);
-            pair.run(Duration::from_millis(2));
-        }
-    };
     offer(&mut pair, 1_000);
     pair.site.paths[0].report.max_datagram = 900;
     pair.lose(0.3);

@@ -436,6 +436,9 @@ impl Saved {
     /// Writes the copy's file on a thread of its own if there is something new, and not too often: a slow disk keeps
     /// neither writes nor leases waiting.
     async fn save(&mut self, shared: &Arc<Shared>) {
+        if shared.options.read_only {
+            return;
+        }
         if self
             .writing
             .as_ref()
@@ -492,6 +495,9 @@ impl Saved {
 
     /// Writes the file a last time, with the time at which the copy was complete.
     async fn close(&mut self, shared: &Arc<Shared>) {
+        if shared.options.read_only {
+            return;
+        }
         let last = async {
             self.written(shared).await;
             if !shared.read(|copy| copy.entries().is_empty()) {

@@ -1,6 +1,7 @@
 //! Writing to etcd: requests, claims that wait, and the lease of this hub. All share one connection.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -389,16 +390,23 @@ fn encode(transaction: &Transaction, prefix: &str) -> Txn {
 
 /// Writes the claims that wait, some at a time, for ever.
 async fn claims(shared: &Arc<Shared>) {
+    // All in turn, so that none that cannot be written keeps the others waiting.
+    let mut last = String::new();
     loop {
+        let after = (Bound::Excluded(last.clone()), Bound::Unbounded);
         let next: Vec<Claim> = lock(&shared.claims)
-            .values()
+            .range(after)
+            .map(|(_, claim)| claim.clone())
             .take(CLAIMS_AT_ONCE)
-            .cloned()
             .collect();
-        if next.is_empty() {
-            shared.claims_there.notified().await;
+        let Some(end) = next.last() else {
+            last.clear();
+            if lock(&shared.claims).is_empty() {
+                shared.claims_there.notified().await;
+            }
             continue;
-        }
+        };
+        last.clone_from(&end.site);
         let mut running = JoinSet::new();
         for claim in next {
             let shared = Arc::clone(shared);
@@ -454,7 +462,8 @@ async fn leases(shared: &Shared, lease: &mut Option<i64>) {
         let problem = kept.err().map(|left| left.to_string());
         let problem = problem.filter(|_| wanted.is_some());
         let former = std::mem::replace(&mut *lock(&shared.lease_problem), problem.clone());
-        if let Some(why) = problem.filter(|why| former.as_ref() != Some(why)) {
+        // The reason names the endpoint, and changes with it.
+        if let Some(why) = problem.filter(|_| former.is_none()) {
             tracing::warn!(why, "the record of this hub is not in etcd, or soon is not");
         } else if former.is_some() && lock(&shared.lease_problem).is_none() {
             tracing::info!("the record of this hub is in etcd again");

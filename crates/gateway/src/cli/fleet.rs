@@ -424,7 +424,7 @@ pub(super) fn line(fleet: &FleetStatus, style: Style) -> String {
         return format!("{head} {answers}; {copy}\n");
     }
     format!(
-        "{head} {}{}: {}\n{copy}; known sites join, move and run, while invitations and revocations wait\n",
+        "{head} {}{}: {}\n{copy}; known sites join, move and run, while invitations and revocations fail\n",
         style.paint(Colour::Red, &etcd.state),
         fleet::since(etcd),
         etcd.why.as_deref().unwrap_or("no reason is known"),

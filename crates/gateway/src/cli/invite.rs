@@ -147,12 +147,7 @@ impl Invite {
         }
         if self.list {
             let sites = Sites::load(&hub)?;
-            return if self.json {
-                let text = serde_json::to_string_pretty(&sites)?;
-                Ok(output::print(&format!("{text}\n"))?)
-            } else {
-                list(&sites)
-            };
+            return self.show(&sites);
         }
         if let Some(name) = &self.revoke {
             Sites::edit(&hub, |sites| sites.revoke(name))?;
@@ -166,18 +161,21 @@ impl Invite {
         self.invite(global, &hub)
     }
 
+    fn show(&self, sites: &Sites) -> anyhow::Result<()> {
+        if self.json {
+            let text = serde_json::to_string_pretty(sites)?;
+            return Ok(output::print(&format!("{text}\n"))?);
+        }
+        list(sites)
+    }
+
     /// The same in a fleet: nothing is written on this machine.
     fn run_in_fleet(self, hub: &HubConfig, desk: &Desk<'_>) -> anyhow::Result<()> {
         if self.list {
             desk.look();
             note_age(desk);
             let sites = desk.sites()?;
-            return if self.json {
-                let text = serde_json::to_string_pretty(&sites)?;
-                Ok(output::print(&format!("{text}\n"))?)
-            } else {
-                list(&sites)
-            };
+            return self.show(&sites);
         }
         if let Some(name) = &self.revoke {
             desk.revoke(name)?;

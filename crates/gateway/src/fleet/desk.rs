@@ -50,7 +50,7 @@ impl<'a> Desk<'a> {
         config: &'a FleetConfig,
         socket: &'a Path,
     ) -> anyhow::Result<Self> {
-        let options = super::options(hub, config)?;
+        let options = super::options(hub, config, true)?;
         let fleet = Fleet::open(options, Box::new(|_| {})).context("the fleet of this hub")?;
         Ok(Self {
             fleet,
@@ -219,7 +219,7 @@ fn places(copy: &Copy, name: &str, own: Place) -> Vec<Place> {
 /// # Errors
 /// Another fleet is there, or etcd does not answer.
 pub fn init(hub: &HubConfig, config: &FleetConfig) -> anyhow::Result<()> {
-    backup::init(&super::options(hub, config)?, &super::pools(hub))
+    backup::init(&super::options(hub, config, true)?, &super::pools(hub))
 }
 
 /// Writes the state of the fleet to a new file; how many records it has.
@@ -227,7 +227,7 @@ pub fn init(hub: &HubConfig, config: &FleetConfig) -> anyhow::Result<()> {
 /// # Errors
 /// Etcd does not answer, or the file cannot be written.
 pub fn save(hub: &HubConfig, config: &FleetConfig, file: &Path) -> anyhow::Result<usize> {
-    backup::backup(&super::options(hub, config)?, file)
+    backup::backup(&super::options(hub, config, true)?, file)
 }
 
 /// Writes a backup back to etcd; what has changed there.
@@ -240,7 +240,7 @@ pub fn restore(
     file: &Path,
     force: bool,
 ) -> anyhow::Result<Difference> {
-    backup::restore(&super::options(hub, config)?, file, force)
+    backup::restore(&super::options(hub, config, true)?, file, force)
 }
 
 /// The sites that a hub has on its disk, without a word to etcd.

@@ -78,7 +78,7 @@ impl Member {
             note(&mut lock(&noted), changes);
             wake();
         };
-        let fleet = Fleet::open(super::options(hub, config)?, Box::new(tell))
+        let fleet = Fleet::open(super::options(hub, config, false)?, Box::new(tell))
             .context("the fleet of this hub")?;
         // The copy of the disk was there before anybody could be told.
         let mut begun = lock(&news);

@@ -11,8 +11,9 @@
 //! - The site never signs two hubs for one epoch since its start. What it signed before its start, hubs tell it: it
 //!   then follows the newest statement, or signs a newer one. What a former key of the site signed it does not
 //!   follow: it signs a newer epoch for its present hub.
-//! - Nothing but a signature of the site raises an epoch. Epochs end: a site that has no newer one stays where it is.
-//! - What is said over a connection is signed with the key of that connection: the hub knows no other.
+//! - Nothing but a signature of the site raises an epoch.
+//! - Epochs end. A site that has used the last epoch stays where it is.
+//! - A claim is signed with the site's key of the connection that carries the claim. The hub knows only that key.
 //! - A site with one hub claims nothing, unless a hub says that another one served it before.
 
 use ropewalk_transport::{ConnectOptions, PublicKey};
