@@ -427,18 +427,17 @@ impl Changes {
     pub fn resolver(&mut self, path: &Path, text: &str) -> anyhow::Result<()> {
         let same =
             |change: &&Change| matches!(change, Change::Resolver { path: p, .. } if p == path);
-        // What stands there now is our own: the file of before is in the list.
+        let present = resolver::read(path)?;
         let listed = self.made.iter().find(same).cloned();
         let (former, was_missing) = match &listed {
+            // The file of before is in the list, unless somebody else has written another one since.
             Some(Change::Resolver {
                 former,
+                value,
                 was_missing,
                 ..
-            }) => (former.clone(), *was_missing),
-            _ => (
-                resolver::read(path)?,
-                matches!(path.try_exists(), Ok(false)),
-            ),
+            }) if resolver::is_ours(&present, former, value) => (former.clone(), *was_missing),
+            _ => (present, matches!(path.try_exists(), Ok(false))),
         };
         self.made.retain(|change| !same(&change));
         let recorded = self.record(Change::Resolver {

@@ -296,6 +296,13 @@ pub(crate) fn is_ours(present: &str, former: &str, value: &str) -> bool {
     value.starts_with(present) || over(value, former) || over(former, value)
 }
 
+/// Whether somebody else has written the file at `path` since [`set`] wrote it. Never where a program looks after
+/// the file, or while the file cannot be read.
+#[must_use]
+pub fn is_replaced(path: &Path, servers: &[IpAddr]) -> bool {
+    Manager::of(path) == Manager::File && read(path).is_ok_and(|present| present != text(servers))
+}
+
 fn text(servers: &[IpAddr]) -> String {
     let mut text =
         "# By ropewalk while its tunnel runs; the former file comes back then.\n".to_owned();

@@ -9,6 +9,7 @@
 pub mod admission;
 mod api;
 pub mod direct;
+mod names;
 pub mod network;
 mod notify;
 mod ports;

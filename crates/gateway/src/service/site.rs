@@ -28,6 +28,7 @@ use super::guard::Guard;
 use super::keys::{ChangeKey, KeyThread, SiteKeys};
 use super::managers::{self, Managers, News};
 use super::memory::{CountQuotas, Memory};
+use super::names::NameServers;
 use super::ports::Ports;
 use super::spare::Spare;
 use super::supplicant::{COUNTS, Sign, Supplicants};
@@ -48,7 +49,6 @@ use ropewalk_config::{self as config, SiteConfig};
 use ropewalk_history::Kind;
 use ropewalk_host::Changes;
 use ropewalk_host::kill_switch::TUNNEL_MARK;
-use ropewalk_host::resolver;
 use ropewalk_host::settings;
 use ropewalk_host::uplinks::{changes, left_out, select, unmatched};
 
@@ -83,6 +83,7 @@ pub(super) struct Site {
     left_out: Vec<String>,
     assigned: Vec<IpNet>,
     ports: Ports,
+    names: NameServers,
     onward: Option<Relayed>,
     direct: Option<Direct>,
     guard: Guard,
@@ -225,6 +226,7 @@ impl Site {
         let (watching, interfaces) = follow_interfaces()?;
         let rules = Arc::new(Mutex::new(config.uplinks.clone()));
         let (reloaded, reloads) = mpsc::channel(1);
+        let names = NameServers::new(&config.dns, &engine.tun.name);
         Ok(Some(Self {
             mark: mark(Arc::clone(&rules), interfaces.clone(), reloaded.clone()),
             quotas: Quotas {
@@ -247,6 +249,7 @@ impl Site {
             left_out: Vec::new(),
             assigned: Vec::new(),
             ports: Ports::new(),
+            names,
             onward: None,
             direct,
             guard,
@@ -326,6 +329,7 @@ impl Site {
                 () = self.guard.tick() => self.keep_guard(),
                 () = self.spare.changed() => self.follow_hubs(machine)?,
                 () = self.ports.tick() => self.ports.keep(),
+                () = self.names.tick() => self.names.keep(machine),
                 () = sleep_until(resolve_at) => {
                     if !self.up && self.resolve_again().await {
                         self.follow_hubs(machine)?;
@@ -365,7 +369,7 @@ impl Site {
                 self.ports
                     .assign(machine, tun, block, (&addresses, &hub_addresses));
                 self.assign(&addresses)?;
-                self.set_name_servers(machine);
+                self.names.set(machine);
             }
             EngineEvent::Moved { hub, epoch } => {
                 tracing::warn!(hub, epoch, "another hub serves this site now");
@@ -464,33 +468,6 @@ impl Site {
         }
         self.assigned = addresses.to_vec();
         Ok(())
-    }
-
-    /// Takes the configured name servers in place of those that uplinks gave. Without them the site works
-    /// on: names are found as before, or refused by the kill switch.
-    fn set_name_servers(&self, machine: &mut Changes) {
-        let servers = &self.config.dns;
-        if servers.is_empty() {
-            return;
-        }
-        let path = Path::new(resolver::RESOLV_CONF);
-        let setting = resolver::set(machine, path, &self.engine.tun.name, servers);
-        let servers = servers.clone();
-        // A service of others may hang, and the watchdog, the kill switch and the API must not.
-        tokio::task::spawn_blocking(
-            move || match setting.and_then(resolver::Setting::carry_out) {
-                Ok(manager) => tracing::info!(
-                    ?servers,
-                    by = manager.name(),
-                    "name servers of this machine"
-                ),
-                Err(error) => tracing::error!(
-                    ?servers,
-                    error = format!("{error:#}"),
-                    "the name servers cannot be set: those of the uplinks stay"
-                ),
-            },
-        );
     }
 
     fn warn_of_overlap(&self, addresses: &[IpNet]) {
