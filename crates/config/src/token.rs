@@ -28,6 +28,7 @@
 //! | 1 | number of hubs, 1 to 3, the home first |
 //! | of each hub 32 | its public key |
 //! | 2 | its TCP port, big endian |
+//! | 1 | its region: hubs of this token with the same number are in the same one; 0 if it has none |
 //! | 1 | number of its endpoints |
 //! | (1 + n) each | length of the endpoint, endpoint as `host:port` |
 //! | 4 | start of the SHA-256 of all bytes before |
@@ -125,6 +126,8 @@ pub struct Place {
     pub key: PublicKey,
     /// The hub's TCP port for TLS.
     pub tcp_port: u16,
+    /// Hubs of a token with the same number are in the same region. 0: the hub has none.
+    pub region: u8,
     /// Where the hub is reached, preferred first; 1 to [`FLEET_ENDPOINTS_MAX`].
     pub endpoints: Vec<HostPort>,
 }
@@ -134,6 +137,8 @@ pub struct Place {
 pub struct FleetPlaces {
     /// The fleet's public key.
     pub key: PublicKey,
+    /// Region of the first hub, as in [`Place`].
+    pub region: u8,
     /// Further hubs, at most [`HUBS_MAX`] less one.
     pub others: Vec<Place>,
 }
@@ -199,6 +204,7 @@ impl Token {
         let home = Place {
             key: self.hub_key,
             tcp_port: self.tcp_port,
+            region: self.fleet.as_ref().map_or(0, |fleet| fleet.region),
             endpoints: self.endpoints.clone(),
         };
         let others = self.fleet.iter().flat_map(|fleet| fleet.others.clone());
@@ -237,6 +243,7 @@ impl Token {
         for place in &places {
             bytes.extend_from_slice(place.key.as_bytes());
             bytes.extend_from_slice(&place.tcp_port.to_be_bytes());
+            bytes.push(place.region);
             put_endpoints(bytes, &place.endpoints, FLEET_ENDPOINTS_MAX);
         }
     }
@@ -361,6 +368,7 @@ fn parse_of_fleet(body: &[u8]) -> Result<Token, TokenError> {
         places.push(Place {
             key: PublicKey::from_bytes(take(&mut rest)?),
             tcp_port: u16::from_be_bytes(take(&mut rest)?),
+            region: take::<1>(&mut rest)?[0],
             endpoints: take_endpoints(&mut rest, FLEET_ENDPOINTS_MAX)?,
         });
     }
@@ -377,6 +385,7 @@ fn parse_of_fleet(body: &[u8]) -> Result<Token, TokenError> {
         networks: Vec::new(),
         fleet: Some(FleetPlaces {
             key,
+            region: home.region,
             others: places,
         }),
     })
@@ -469,10 +478,12 @@ mod tests {
         let place = |number: u8| Place {
             key: PublicKey::from_bytes([number + 20; 32]),
             tcp_port: 444,
+            region: number,
             endpoints: vec![format!("hub{number}.example:4443").parse().unwrap()],
         };
         let fleet = FleetPlaces {
             key: PublicKey::from_bytes([5; 32]),
+            region: 1,
             others: (0..others).map(place).collect(),
         };
         Token {

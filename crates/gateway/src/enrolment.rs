@@ -3,6 +3,8 @@
 //! Invariant: the caller has the site's key on disk before. So an answer that is lost, or a program
 //! that ends in between, only costs another run.
 
+mod choice;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,6 +27,9 @@ use crate::token::{Place, Secret, Token};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same for each of several hubs. Longer: surer on bad links, a hub that is gone keeps the site waiting for longer.
 const PATIENCE_OF_EACH: Duration = Duration::from_secs(10);
+/// How long a hub of a fleet may take to answer before the hubs are compared. Longer: surer on bad links, a hub that is
+/// gone keeps the site waiting for longer.
+const LOOK: Duration = Duration::from_secs(2);
 /// Interfaces that are tried beside the routing table's choice. More: more ways, more attempts at once.
 const DEVICES_MAX: usize = 4;
 /// Send and receive buffer of each socket, bytes: a handshake needs little.
@@ -36,31 +41,89 @@ const EVENTS: usize = 64;
 /// The only session here.
 const SESSION: Owner = Owner(0);
 
+/// A hub of a token, and how soon it answered.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The hub.
+    pub place: Place,
+    /// Time until a connection was there. `None`: nobody has looked, or there was no answer.
+    pub after: Option<Duration>,
+}
+
+/// The hubs of a token, best first, by how soon they answer whoever has this key. A single hub is not asked.
+pub fn compare(token: &Token, key: &Identity) -> Vec<Found> {
+    let places = token.places();
+    let unseen = |place| Found { place, after: None };
+    if places.len() == 1 {
+        return places.into_iter().map(unseen).collect();
+    }
+    // All at once: a hub that is gone costs its time only once.
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let look = |place: Place| scope.spawn(move || look(place, key));
+        let looks: Vec<_> = places.into_iter().map(look).collect();
+        looks
+            .into_iter()
+            .filter_map(|look| look.join().ok())
+            .collect()
+    });
+    let seen = |found: &Found| choice::Seen {
+        after: found.after,
+        region: found.place.region,
+    };
+    let order = choice::order(&found.iter().map(seen).collect::<Vec<_>>());
+    order
+        .into_iter()
+        .map(|number| found[number].clone())
+        .collect()
+}
+
+/// How soon a hub answers.
+fn look(place: Place, key: &Identity) -> Found {
+    let settings = addresses(&place).map(|hub_addresses| JoinSettings {
+        invitation: key.clone(),
+        hub_key: place.key,
+        identity: None,
+        hub_addresses,
+        tcp_port: place.tcp_port,
+        devices: devices(),
+    });
+    let begin = std::time::Instant::now();
+    let is_there = settings.and_then(|settings| ask(settings, LOOK)).is_ok();
+    Found {
+        place,
+        after: is_there.then(|| begin.elapsed()),
+    }
+}
+
 /// Says at the hub that the invited site has this key, or at one of the hubs of a fleet: the first one that lets it in.
-/// The place of that hub among those of the token.
+/// The hubs of the token: the one that has let the site in first, then those that have not been asked, best first.
 ///
 /// # Errors
 /// A hub refuses, in its words, or none lets the site in in time.
-pub fn enrol(token: &Token, secret: &Secret, identity: &Identity) -> anyhow::Result<usize> {
+pub fn enrol(token: &Token, secret: &Secret, identity: &Identity) -> anyhow::Result<Vec<Found>> {
     let invitation = secret.identity(token.inviting_key())?;
-    let places = token.places();
+    let mut places = compare(token, &invitation);
     let patience = if places.len() > 1 {
         PATIENCE_OF_EACH
     } else {
         PATIENCE
     };
     let mut problems = Vec::new();
-    for (number, place) in places.iter().enumerate() {
+    for number in 0..places.len() {
+        let place = &places[number].place;
         let settings = addresses(place).map(|hub_addresses| JoinSettings {
             invitation: invitation.clone(),
             hub_key: place.key,
-            identity: identity.clone(),
+            identity: Some(identity.clone()),
             hub_addresses,
             tcp_port: place.tcp_port,
             devices: devices(),
         });
         let error = match settings.and_then(|settings| ask(settings, patience)) {
-            Ok(()) => return Ok(number),
+            Ok(()) => {
+                places.rotate_left(number);
+                return Ok(places);
+            }
             Err(error) => error,
         };
         // What a hub says of the invitation is what every hub of the fleet would say.
@@ -71,7 +134,7 @@ pub fn enrol(token: &Token, secret: &Secret, identity: &Identity) -> anyhow::Res
         {
             return Err(error);
         }
-        problems.push((place.endpoints[0].to_string(), error));
+        problems.push((places[number].place.endpoints[0].to_string(), error));
     }
     Err(of_fleet(&problems))
 }
@@ -127,7 +190,7 @@ fn ask(settings: JoinSettings, patience: Duration) -> anyhow::Result<()> {
     let now = Instant::ZERO + base.elapsed();
     session.shutdown(now, &mut sockets.of(SESSION));
     match outcome {
-        Some(Outcome::Enrolled) => Ok(()),
+        Some(Outcome::Enrolled | Outcome::Found) => Ok(()),
         Some(Outcome::Refused(reason)) => bail!(Refused {
             text: format!("the hub refuses: {reason}"),
             is_final: true,

@@ -130,8 +130,8 @@ pub struct JoinSettings {
     pub invitation: Identity,
     /// The hub's public key: the only one accepted.
     pub hub_key: PublicKey,
-    /// Key that the site has made.
-    pub identity: Identity,
+    /// Key that the site has made. Without it nothing is asked: the hub is only found.
+    pub identity: Option<Identity>,
     /// Where the hub's UDP port is reached; never empty.
     pub hub_addresses: Vec<SocketAddr>,
     /// TCP port at the same addresses for TLS, where UDP is blocked.

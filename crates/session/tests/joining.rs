@@ -20,13 +20,18 @@ fn key() -> PublicKey {
 
 /// A world in which the only site is no site yet, and begins to join.
 fn invited(udp_blocked: bool) -> World {
+    begun(udp_blocked, Some(identity()))
+}
+
+/// The same, with this key or none.
+fn begun(udp_blocked: bool, key: Option<Identity>) -> World {
     let mut world = World::new(&Spec::default());
     for uplink in 0..2 {
         world.block_udp(0, uplink, udp_blocked);
     }
     world.kill_site(0);
     world.only_invite(0);
-    world.start_joining(0, identity());
+    world.start_joining(0, key);
     world
 }
 
@@ -82,6 +87,22 @@ fn where_udp_is_blocked_a_machine_joins_over_tls() {
     let (outcome, took) = answered(&mut world, None);
     assert_eq!(outcome, Outcome::Enrolled);
     assert!(took <= ROUND_TRIP, "the answer took {took:?}");
+}
+
+#[test]
+fn a_machine_without_a_key_finds_the_hub_and_asks_nothing() {
+    for (udp_blocked, most) in [(false, ROUND_TRIP * 3), (true, 3 * SECOND)] {
+        let mut world = begun(udp_blocked, None);
+        let found = |world: &World| {
+            let joining = world.joining(0);
+            joining.is_some_and(|joining| joining.session.role().outcome() == Some(&Outcome::Found))
+        };
+        let took = world.run_until(4 * SECOND, found);
+        assert!(took <= most, "it took {took:?}");
+        world.run(SECOND);
+        let asks = |(_, event): &(_, Event)| matches!(event, Event::Enrol { .. });
+        assert!(!world.hub().events.iter().any(asks));
+    }
 }
 
 #[test]

@@ -464,11 +464,11 @@ impl World {
     }
 
     /// Lets a machine become the site: it proves the key of the site, which is to be that of an invitation
-    /// ([`Self::only_invite`]), and says that the site has this one.
+    /// ([`Self::only_invite`]), and says that the site has this one. Without a key it only looks for the hub.
     ///
     /// # Panics
     /// Never: the key is valid.
-    pub fn start_joining(&mut self, site: usize, identity: Identity) {
+    pub fn start_joining(&mut self, site: usize, identity: Option<Identity>) {
         let environment = self.environment(1);
         let place = &mut self.places[site];
         let devices = place.ways.iter().map(|way| Some(way.uplink.name.clone()));

@@ -204,6 +204,7 @@ impl Invite {
         let own = Place {
             key: wanted.hub_key,
             tcp_port: hub.tcp_port(),
+            region: 0,
             endpoints: wanted.endpoints,
         };
         let mut places = desk.places(own);
@@ -228,6 +229,7 @@ impl Invite {
             networks: Vec::new(),
             fleet: Some(FleetPlaces {
                 key: fleet_key,
+                region: home.region,
                 others: places,
             }),
         };

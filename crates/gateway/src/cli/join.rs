@@ -103,10 +103,9 @@ impl Join {
         }
         let entry = Entry::begin(&token, path, "site.key", "site", self.force)?;
         let former_key = key_file::load(&entry.key).ok().map(|key| key.public_key());
-        // The hub that has answered is the one to begin with, and the next in turn is its spare: those before have not
-        // answered.
-        let mut places = token.places();
-        places.rotate_left(entry.enrol(&token)?);
+        let found = entry.enrol(&token)?;
+        tell(&found);
+        let mut places: Vec<_> = found.into_iter().map(|found| found.place).collect();
         let home = places.remove(0);
         let endpoint = home.endpoints[0].clone();
         let config = template::site(&SiteTemplate {
@@ -137,6 +136,27 @@ impl Join {
         ));
         Ok(())
     }
+}
+
+/// Says which hub of a fleet is the home, which one the spare, and why.
+fn tell(found: &[enrolment::Found]) {
+    if found.len() == 1 {
+        return;
+    }
+    let line = |number: usize, hub: &enrolment::Found| {
+        let role = ["home", "spare"].get(number).unwrap_or(&"not used");
+        let after = hub.after.map_or_else(
+            || "no answer when the hubs were compared".to_owned(),
+            |after| format!("answers after {} ms", after.as_millis()),
+        );
+        format!("  {role}: {} ({after})", hub.place.endpoints[0])
+    };
+    let lines: Vec<_> = found
+        .iter()
+        .enumerate()
+        .map(|(number, hub)| line(number, hub))
+        .collect();
+    output::note(&format!("hubs of the fleet:\n{}", lines.join("\n")));
 }
 
 /// The site that runs with the state directory of a new configuration.
@@ -346,14 +366,15 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Enrols at the hub, or at one of several. The place of that hub in the token; a token without a secret asks none.
+    /// Enrols at the hub, or at the best one of several. The hubs of the token, that one first. A token without a secret
+    /// enrols nowhere: the hubs are only compared.
     ///
     /// # Errors
     /// The hub refuses or does not answer, or the new key cannot be written.
-    pub(super) fn enrol(&self, token: &Token) -> anyhow::Result<usize> {
+    pub(super) fn enrol(&self, token: &Token) -> anyhow::Result<Vec<enrolment::Found>> {
         match &self.invited {
             Some((secret, pending)) => enrolment::enrol(token, secret, &pending_key(pending)?),
-            None => Ok(0),
+            None => Ok(enrolment::compare(token, &key_file::load(&self.key)?)),
         }
     }
 

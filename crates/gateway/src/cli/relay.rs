@@ -115,7 +115,7 @@ fn prepare(path: &Path, token: &Token, public: Vec<HostPort>, force: bool) -> an
         hub::random_pools()?.to_vec()
     };
     let (listen, tcp_listen) = hub::listen(&public);
-    let home = token.places().remove(entry.enrol(token)?);
+    let home = entry.enrol(token)?.remove(0).place;
     let text = template::relay(&RelayTemplate {
         site: SiteTemplate {
             name: token.name.clone(),

@@ -156,12 +156,13 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// The hubs for the token of a new site: this one first, then those with the fewest sites. `own` is where
-    /// this hub is reached. Hubs that do not run and hubs that are drained are left out, unless there is no other.
+    /// The hubs for the token of a new site: this one first, then those with the fewest sites, and one of another
+    /// region among them if there is one. `own` is where this hub is reached. Hubs that do not run and hubs that are
+    /// drained are left out, unless there is no other.
     #[must_use]
     pub fn places(&self, own: Place) -> Vec<Place> {
         self.fleet
-            .read(|copy| places(copy, &self.hub.common.name, own))
+            .read(|copy| places(copy, &self.hub.common.name, &self.config.region, own))
     }
 
     fn write(&self, request: Request) -> anyhow::Result<Done> {
@@ -185,18 +186,23 @@ impl<'a> Desk<'a> {
 }
 
 /// See [`Desk::places`].
-fn places(copy: &Copy, name: &str, own: Place) -> Vec<Place> {
+fn places(copy: &Copy, name: &str, region: &str, own: Place) -> Vec<Place> {
     let is_drained = |id: &str| copy.drains().any(|(drained, _)| drained == id);
     let mut others: Vec<_> = copy
         .hubs()
         .filter(|hub| hub.id != name && !hub.endpoints.is_empty() && !is_drained(&hub.id))
         .collect();
     others.sort_by(|a, b| (a.sites, &a.id).cmp(&(b.sites, &b.id)));
-    let others = others.into_iter().map(|hub| Place {
-        key: hub.key,
-        tcp_port: hub.tcp_port,
-        endpoints: hub.endpoints.clone(),
+    let others = others.into_iter().map(|hub| {
+        let place = Place {
+            key: hub.key,
+            tcp_port: hub.tcp_port,
+            region: 0,
+            endpoints: hub.endpoints.clone(),
+        };
+        (hub.region.as_str(), place)
     });
+    let own = (region, own);
     let serves = copy.hub(name).is_some() && !is_drained(name);
     let mut places: Vec<_> = if serves {
         std::iter::once(own).chain(others).collect()
@@ -209,9 +215,27 @@ fn places(copy: &Copy, name: &str, own: Place) -> Vec<Place> {
     };
     // A hub that was renamed has two names for a while.
     let mut keys = HashSet::new();
-    places.retain(|place| keys.insert(place.key));
+    places.retain(|(_, place)| keys.insert(place.key));
+    // A region may be lost as a whole.
+    let elsewhere = places
+        .iter()
+        .position(|(region, _)| *region != places[0].0)
+        .filter(|elsewhere| *elsewhere >= HUBS_MAX);
+    if let Some(elsewhere) = elsewhere {
+        places.swap(elsewhere, HUBS_MAX - 1);
+    }
     places.truncate(HUBS_MAX);
-    places
+    let regions: Vec<_> = places.iter().map(|(region, _)| *region).collect();
+    let number = |region: &str| {
+        let first = regions.iter().position(|other| *other == region);
+        let first = first.filter(|_| !region.is_empty());
+        first.map_or(0, |first| u8::try_from(first + 1).unwrap_or(0))
+    };
+    let numbered = places.into_iter().map(|(region, place)| Place {
+        region: number(region),
+        ..place
+    });
+    numbered.collect()
 }
 
 /// Makes the fleet of this hub, or enlarges its pools to those of this hub.
@@ -272,6 +296,7 @@ mod tests {
         PublicKey::from_bytes([number; 32])
     }
 
+    /// Hubs with the number of their sites. What follows a dash in their names is their region.
     fn copy(hubs: &[(&str, u32)], drained: &[&str]) -> Copy {
         let hub = |(number, (id, sites)): (usize, &(&str, u32))| {
             Record::Hub(Box::new(HubLease {
@@ -279,7 +304,7 @@ mod tests {
                 key: key(u8::try_from(number).unwrap()),
                 endpoints: vec![format!("{id}.example:4443").parse().unwrap()],
                 tcp_port: 443,
-                region: String::new(),
+                region: region(id).to_owned(),
                 version: "1".to_owned(),
                 certificate: None,
                 sites: *sites,
@@ -308,14 +333,22 @@ mod tests {
         copy
     }
 
-    fn hosts(copy: &Copy, name: &str) -> Vec<String> {
+    fn region(id: &str) -> &str {
+        id.split_once('-').map_or("", |(_, region)| region)
+    }
+
+    fn all(copy: &Copy, name: &str) -> Vec<Place> {
         let own = Place {
             key: key(50),
             tcp_port: 443,
+            region: 0,
             endpoints: vec!["own.example:4443".parse().unwrap()],
         };
-        let places = places(copy, name, own);
-        places
+        places(copy, name, region(name), own)
+    }
+
+    fn hosts(copy: &Copy, name: &str) -> Vec<String> {
+        all(copy, name)
             .iter()
             .map(|place| place.endpoints[0].host.clone())
             .collect()
@@ -337,5 +370,18 @@ mod tests {
         assert_eq!(hosts(&copy(&hubs[1..], &[]), "a")[0], "d.example");
         assert_eq!(hosts(&copy(&[], &[]), "a"), ["own.example"]);
         assert_eq!(hosts(&copy(&hubs[..1], &["a"]), "a"), ["own.example"]);
+    }
+    #[test]
+    fn a_token_names_a_hub_of_another_region_too() {
+        let hubs = [("a-n", 9), ("b-n", 1), ("c-n", 2), ("d-s", 7), ("e-s", 8)];
+        let places = all(&copy(&hubs, &[]), "a-n");
+        let named: Vec<_> = places
+            .iter()
+            .map(|place| (place.endpoints[0].host.as_str(), place.region))
+            .collect();
+        let expected = [("own.example", 1), ("b-n.example", 1), ("d-s.example", 3)];
+        assert_eq!(named, expected);
+        let places = all(&copy(&[("a", 1), ("b", 1)], &[]), "a");
+        assert!(places.iter().all(|place| place.region == 0));
     }
 }

@@ -33,6 +33,8 @@ use tuning::{ASK_INTERVAL, ATTEMPT_LIFETIME, FALLBACK_AFTER, RETRY_AFTER, WAYS_M
 pub enum Outcome {
     /// The hub has recorded the key.
     Enrolled,
+    /// A connection is there, and nothing was to be asked.
+    Found,
     /// The hub refuses, in its words.
     Refused(String),
     /// The hub does not know the invitation.
@@ -281,9 +283,12 @@ impl Joining {
         let Some(link) = same.or_else(|| self.ways.iter().find_map(connected)) else {
             return;
         };
+        let Some(own) = &self.settings.identity else {
+            self.outcome.get_or_insert(Outcome::Found);
+            return;
+        };
         self.asking = Some((link, now + ASK_INTERVAL));
         let mut bytes = Vec::new();
-        let own = &self.settings.identity;
         let key = *own.public_key().as_bytes();
         let proof = Some(own.prove(&self.settings.invitation.public_key()));
         emit_control(&Control::Enrol { key, proof }, &mut bytes);

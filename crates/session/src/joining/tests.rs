@@ -17,7 +17,7 @@ fn joining() -> Session<Joining> {
     let settings = JoinSettings {
         invitation: identity(1),
         hub_key: identity(2).public_key(),
-        identity: identity(3),
+        identity: Some(identity(3)),
         hub_addresses: vec![hub([192, 0, 2, 1]), hub([198, 51, 100, 1])],
         tcp_port: 443,
         devices: vec![None],
