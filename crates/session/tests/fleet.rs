@@ -404,6 +404,15 @@ fn tell_site(world: &mut World, step: KeyStep) {
 
 /// The site changes its key at its home, whose control side records that.
 fn rotate(world: &mut World, next: &Identity) {
+    use_next(world, next);
+    world.set_identity(0, next.clone());
+    world.set_key(0, next.public_key());
+    world.directory().set_next_keys([]);
+    world.run(SECOND);
+}
+
+/// The site has connected to its home with its next key, and nobody has recorded that yet.
+fn use_next(world: &mut World, next: &Identity) {
     let old = world.identity(0).public_key();
     let key = next.public_key();
     tell_site(world, KeyStep::Next(next.clone()));
@@ -430,10 +439,6 @@ fn rotate(world: &mut World, next: &Identity) {
     };
     world.run_until(2 * SECOND, used);
     assert!(used(world), "the site has connected with its next key");
-    world.set_identity(0, next.clone());
-    world.set_key(0, key);
-    world.directory().set_next_keys([]);
-    world.run(SECOND);
 }
 
 #[test]
@@ -596,6 +601,17 @@ fn connections_that_wait_end_with_their_key() {
     // A site with another key is another machine.
     world.set_key(0, identity(9).public_key());
     assert_eq!(fewest_links(&mut world), 0);
+}
+
+#[test]
+fn a_connection_that_waits_with_the_next_key_of_a_site_ends_with_the_site() {
+    let mut world = with_spare(16, ms(10));
+    use_next(&mut world, &identity(9));
+    world.run(6 * SECOND);
+    assert_eq!(links(&world, SPARE), 2);
+    world.set_enabled(0, false);
+    // The next claim on them would come after 25 s.
+    assert_eq!(fewest_links(&mut world), 0, "the site is shut out at once");
 }
 
 #[test]

@@ -18,11 +18,11 @@ use ipnet::IpNet;
 use ropewalk_transport::PublicKey;
 use ropewalk_types::{Instant, Pace, count_steps};
 use ropewalk_wire::{Claim, Control};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Hub;
 use super::listed::Listed;
 use super::tuning::{CLAIM_INTERVAL, CLAIMS, WITHDRAWN_DRAIN};
+use super::{Hub, HubSite};
 use crate::claim::Statement;
 use crate::links::{LinkId, Links};
 use crate::session::Event;
@@ -34,8 +34,10 @@ pub(super) struct Claims {
     /// By the name of the site, which a change of its key leaves as it is.
     known: FxHashMap<String, Known>,
     /// Sites from which this hub has withdrawn, and until when it reads what they have under way, the first to end
-    /// first.
+    /// first. A site that has come back meanwhile may be there again, later.
     withdrawn: VecDeque<(Instant, PublicKey)>,
+    /// Keys that sites will have, and that connections which wait have been made with.
+    next_keys: FxHashSet<PublicKey>,
     /// Statements that nobody could have signed but the site, and the site has not.
     forged: u64,
     /// Statements that nobody has looked at because the site or the driver had so many.
@@ -206,6 +208,9 @@ impl Hub {
             links.close(now, link, "this site is not enabled at the hub");
             return;
         };
+        if key != entry.key {
+            self.claims.next_keys.insert(key);
+        }
         let statement = Statement::of(key, claim);
         self.learn(now, links, &entry, &statement, Source::Site);
         if let Some(known) = self.claims.of(&self.settings.sites, &entry) {
@@ -294,8 +299,7 @@ impl Hub {
             addresses: addresses(&site.entry),
         });
         let until = now + WITHDRAWN_DRAIN;
-        // An earlier withdrawal from the same site must not end this one.
-        self.claims.withdrawn.retain(|(_, key)| *key != entry.key);
+        site.withdrawn_until = until;
         self.claims.withdrawn.push_back((until, entry.key));
         self.ready.touch(index);
     }
@@ -317,6 +321,10 @@ impl Hub {
             Some(changed) => changed.to_vec(),
             None => self.links_of.keys().copied().collect(),
         };
+        // The list has no entry of the key that a site would have had.
+        let links_of = &self.links_of;
+        (self.claims.next_keys).retain(|key| links_of.contains_key(key));
+        keys.extend(&self.claims.next_keys);
         count_steps(keys.len());
         keys.retain(revoked);
         // The order of a map by hash differs from run to run.
@@ -339,8 +347,10 @@ impl Hub {
             && until <= now
         {
             self.claims.withdrawn.pop_front();
+            // An earlier withdrawal from the same site does not end a later one.
+            let is_over = |site: &HubSite| site.withdrawn && site.withdrawn_until == until;
             if let Some(index) = self.sites.find(&key)
-                && self.sites.get(index).is_some_and(|site| site.withdrawn)
+                && self.sites.get(index).is_some_and(is_over)
             {
                 self.drop_site(now, links, index, "another hub serves the site");
             }

@@ -294,6 +294,7 @@ impl Hub {
             memory: 0,
             next_key: None,
             withdrawn: false,
+            withdrawn_until: Instant::ZERO,
             served: None,
             links: Vec::new(),
         }))

@@ -87,6 +87,8 @@ struct HubSite {
     next_key: Option<PublicKey>,
     /// Whether another hub serves it: nothing is sent to it.
     withdrawn: bool,
+    /// Until when what it has under way is read then.
+    withdrawn_until: Instant,
     /// With which statement the driver was told that it is served here, if it was.
     served: Option<Option<Statement>>,
     /// The connections that have said hello for it.
