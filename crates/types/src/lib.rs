@@ -28,7 +28,8 @@ pub use random::Random;
 pub use rate::Rate;
 pub use registry::{CongestionControl, SchedulerKind};
 pub use shared::{
-    FragmentKey, NotABlock, PortBlock, fragment_of, port_of_receiver, port_of_sender,
+    FragmentKey, NotABlock, PortBlock, fragment_bytes, fragment_of, port_of_receiver,
+    port_of_sender,
 };
 pub use steps::{count_steps, steps};
 pub use time::Instant;

@@ -162,7 +162,7 @@ fn quoted_port(packet: &[u8], end: usize) -> Option<u16> {
 
 /// What the fragments of an IPv4 packet have in common (RFC 791 §3.2): the words of identification, protocol, source
 /// and destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FragmentKey([u8; 11]);
 
 /// The packet that an IPv4 packet is a fragment of, and whether the fragment is a later one, which has no ports. `None`
@@ -178,6 +178,17 @@ pub fn fragment_of(packet: &[u8]) -> Option<(FragmentKey, bool)> {
     key[2] = *packet.get(9)?;
     key[3..].copy_from_slice(packet.get(12..20)?);
     Some((FragmentKey(key), fragment_offset(packet) != 0))
+}
+
+/// How many bytes of its packet a fragment of IPv4 has, and how many the packet has, which the last fragment says. Headers
+/// are not counted.
+#[must_use]
+pub fn fragment_bytes(packet: &[u8]) -> Option<(u32, Option<u32>)> {
+    let header = u32::from(*packet.first()? & 15) * 4;
+    let bytes = u32::from(read(packet, 2)?).saturating_sub(header);
+    let is_last = read(packet, 6)? & 0x2000 == 0;
+    let end = u32::from(fragment_offset(packet)) * 8 + bytes;
+    Some((bytes, is_last.then_some(end)))
 }
 
 /// Where the data of a fragment begin, in units of 8 bytes; 0 of a packet that is whole.

@@ -3,46 +3,105 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 
-use ropewalk_types::{FragmentKey, PacketInfo, PortBlock, fragment_of, port_of_receiver};
+use ropewalk_types::{
+    FragmentKey, Instant, PacketInfo, PortBlock, fragment_bytes, fragment_of, port_of_receiver,
+};
 use rustc_hash::FxHashMap;
 
-use super::tuning::FRAGMENTS;
+use super::tuning::{FRAGMENT_AGE, FRAGMENTS};
 
-/// Whose the last packets in fragments were: only the first fragment of a packet has a port. The oldest is forgotten
-/// for a new one, so fragments that come before the first one, or long after it, are nobody's.
+/// Whose packets in fragments are that are under way: only the first fragment of a packet has a port. A packet is forgotten
+/// when all of it has come, after [`FRAGMENT_AGE`], or when its block has [`FRAGMENTS`] later ones. So fragments that come
+/// before the first one, or long after it, are nobody's, and no block takes the room of another one.
 #[derive(Debug)]
-pub(super) struct Fragments<T>(VecDeque<(FragmentKey, T)>);
+pub(super) struct Fragments<T> {
+    known: FxHashMap<FragmentKey, (PortBlock, T)>,
+    /// The packets of each block, the oldest first.
+    under_way: FxHashMap<PortBlock, VecDeque<Packet>>,
+}
 
-impl<T> Default for Fragments<T> {
-    fn default() -> Self {
-        Self(VecDeque::new())
+/// A packet in fragments.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    key: FragmentKey,
+    since: Instant,
+    /// Bytes that it has, once the last fragment has said so, less those that have come. 0 when all have.
+    left: i64,
+}
+
+impl Packet {
+    fn is_old(&self, now: Instant) -> bool {
+        now.since(self.since) > FRAGMENT_AGE
+    }
+
+    /// Counts a fragment. Whether all of the packet has come.
+    fn has_come(&mut self, fragment: &[u8]) -> bool {
+        if let Some((bytes, whole)) = fragment_bytes(fragment) {
+            self.left += i64::from(whole.unwrap_or(0)) - i64::from(bytes);
+        }
+        self.left == 0
     }
 }
 
-impl<T: Copy + PartialEq> Fragments<T> {
-    /// This packet is of `owner`. Nothing is kept of a packet that is whole.
-    pub(super) fn note(&mut self, packet: &[u8], owner: T) {
+impl<T> Default for Fragments<T> {
+    fn default() -> Self {
+        Self {
+            known: FxHashMap::default(),
+            under_way: FxHashMap::default(),
+        }
+    }
+}
+
+impl<T: Copy> Fragments<T> {
+    /// This packet is of `owner`, and goes to or comes from the block. Nothing is kept of a packet that is whole.
+    pub(super) fn note(&mut self, now: Instant, packet: &[u8], block: PortBlock, owner: T) {
         let Some((key, false)) = fragment_of(packet) else {
             return;
         };
-        self.0.retain(|(known, _)| *known != key);
-        if self.0.len() >= FRAGMENTS {
-            self.0.pop_front();
+        self.forget_packet(&key);
+        let mut new = Packet {
+            key,
+            since: now,
+            left: 0,
+        };
+        new.has_come(packet);
+        let of_block = self.under_way.entry(block).or_default();
+        while let Some(oldest) = of_block.front().copied()
+            && (of_block.len() >= FRAGMENTS || oldest.is_old(now))
+        {
+            of_block.pop_front();
+            self.known.remove(&oldest.key);
         }
-        self.0.push_back((key, owner));
+        of_block.push_back(new);
+        self.known.insert(key, (block, owner));
     }
 
     /// Whose packet this later fragment is of, if that is known.
-    pub(super) fn owner(&self, packet: &[u8]) -> Option<T> {
+    pub(super) fn owner(&mut self, now: Instant, packet: &[u8]) -> Option<T> {
         let (key, true) = fragment_of(packet)? else {
             return None;
         };
-        let mut known = self.0.iter();
-        known.find(|(known, _)| *known == key).map(|(_, one)| *one)
+        let (block, owner) = *self.known.get(&key)?;
+        let mut of_block = self.under_way.get_mut(&block)?.iter_mut();
+        let known = of_block.find(|known| known.key == key)?;
+        let is_old = known.is_old(now);
+        if known.has_come(packet) || is_old {
+            self.forget_packet(&key);
+        }
+        (!is_old).then_some(owner)
     }
 
-    fn forget(&mut self, owner: T) {
-        self.0.retain(|(_, one)| *one != owner);
+    fn forget_packet(&mut self, key: &FragmentKey) {
+        let known = self.known.remove(key);
+        if let Some(of_block) = known.and_then(|(block, _)| self.under_way.get_mut(&block)) {
+            of_block.retain(|packet| packet.key != *key);
+        }
+    }
+
+    fn forget(&mut self, block: PortBlock) {
+        for packet in self.under_way.remove(&block).into_iter().flatten() {
+            self.known.remove(&packet.key);
+        }
     }
 }
 
@@ -81,23 +140,23 @@ impl<T: Copy + PartialEq> Blocks<T> {
         if blocks.is_empty() {
             self.by_address.remove(&block.address);
         }
-        self.fragments.forget(owner);
+        self.fragments.forget(block);
     }
 
     /// Who receives an inner packet to a shared address, of which `info` is the summary.
     #[inline]
-    pub(super) fn find(&mut self, packet: &[u8], info: &PacketInfo) -> Option<T> {
+    pub(super) fn find(&mut self, now: Instant, packet: &[u8], info: &PacketInfo) -> Option<T> {
         if self.by_address.is_empty() || info.v6 {
             return None;
         }
         let address = Ipv4Addr::from(*info.flow.destination.last_chunk()?);
         let blocks = self.by_address.get(&address)?;
         let Some(port) = port_of_receiver(packet) else {
-            return self.fragments.owner(packet);
+            return self.fragments.owner(now, packet);
         };
         let (_, (block, owner)) = blocks.range(..=port).next_back()?;
         let owner = block.has(port).then_some(*owner)?;
-        self.fragments.note(packet, owner);
+        self.fragments.note(now, packet, *block, owner);
         Some(owner)
     }
 }
@@ -105,6 +164,8 @@ impl<T: Copy + PartialEq> Blocks<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const START: Instant = Instant::from_millis(5_000);
 
     fn block(last_octet: u8, first: u16, last: u16) -> PortBlock {
         PortBlock {
@@ -128,8 +189,12 @@ mod tests {
     }
 
     fn receiver(blocks: &mut Blocks<usize>, packet: &[u8]) -> Option<usize> {
+        receiver_at(blocks, START, packet)
+    }
+
+    fn receiver_at(blocks: &mut Blocks<usize>, now: Instant, packet: &[u8]) -> Option<usize> {
         let info = PacketInfo::parse(packet).expect("whole");
-        blocks.find(packet, &info)
+        blocks.find(now, packet, &info)
     }
 
     #[test]
@@ -153,34 +218,67 @@ mod tests {
         assert_eq!(found(&mut blocks, 7, 2_000), None);
         assert_eq!(found(&mut blocks, 7, 3_000), Some(2));
     }
-    #[test]
-    fn later_fragments_go_where_the_first_one_went_and_the_table_is_bounded() {
+
+    /// Fragments of a packet with `count` fragments of 8 bytes: the first and the later ones.
+    fn fragments(identification: u16, port: u16, count: u8) -> Vec<Vec<u8>> {
+        let fragment = |number: u8| {
+            let mut packet = datagram(7, port);
+            packet[4..6].copy_from_slice(&identification.to_be_bytes());
+            if number > 0 {
+                // What stands where ports would be says nothing.
+                packet[20..24].fill(0);
+            }
+            let more = if number + 1 < count { 0x20 } else { 0 };
+            (packet[6], packet[7]) = (more, number);
+            packet
+        };
+        (0..count).map(fragment).collect()
+    }
+
+    fn two_sites() -> Blocks<usize> {
         let mut blocks = Blocks::default();
         blocks.insert(block(7, 2_000, 2_999), 1);
         blocks.insert(block(7, 3_000, 3_999), 2);
-        let pair = |identification: u8, port| {
-            let mut first = datagram(7, port);
-            (first[5], first[6]) = (identification, 0x20);
-            let mut later = first.clone();
-            // What stands where ports would be says nothing.
-            later[20..24].fill(0);
-            (later[6], later[7]) = (0, 1);
-            (first, later)
-        };
-        let [one, two] = [pair(1, 2_500), pair(2, 3_500)];
-        assert_eq!(receiver(&mut blocks, &one.1), None, "before the first");
-        assert_eq!(receiver(&mut blocks, &one.0), Some(1));
-        assert_eq!(receiver(&mut blocks, &two.0), Some(2));
-        assert_eq!(receiver(&mut blocks, &one.1), Some(1));
-        assert_eq!(receiver(&mut blocks, &two.1), Some(2));
+        blocks
+    }
+
+    #[test]
+    fn later_fragments_go_where_the_first_one_went_until_all_have_come() {
+        let mut blocks = two_sites();
+        let [one, two] = [fragments(1, 2_500, 4), fragments(2, 3_500, 2)];
+        assert_eq!(receiver(&mut blocks, &one[1]), None, "before the first");
+        assert_eq!(receiver(&mut blocks, &one[0]), Some(1));
+        assert_eq!(receiver(&mut blocks, &two[0]), Some(2));
+        // The last one may overtake others.
+        for number in [3, 1, 2] {
+            assert_eq!(receiver(&mut blocks, &one[number]), Some(1), "{number}");
+        }
+        assert_eq!(receiver(&mut blocks, &one[2]), None, "all have come");
         // The number of the slot may be another site's soon.
         blocks.remove(block(7, 3_000, 3_999), 2);
-        assert_eq!(receiver(&mut blocks, &two.1), None);
-        for number in 0..FRAGMENTS {
-            let number = u8::try_from(100 + number).expect("few");
-            assert_eq!(receiver(&mut blocks, &pair(number, 2_000).0), Some(1));
+        assert_eq!(receiver(&mut blocks, &two[1]), None);
+        assert!(blocks.fragments.known.is_empty());
+    }
+
+    #[test]
+    fn packets_whose_rest_does_not_come_are_forgotten_and_no_site_takes_the_room_of_another() {
+        let mut blocks = two_sites();
+        let other = fragments(1, 3_500, 2);
+        assert_eq!(receiver(&mut blocks, &other[0]), Some(2));
+        let first = fragments(100, 2_000, 2);
+        for number in 100..1_000 {
+            let packet = fragments(number, 2_000, 2);
+            assert_eq!(receiver(&mut blocks, &packet[0]), Some(1));
         }
-        assert_eq!(receiver(&mut blocks, &one.1), None, "forgotten");
-        assert_eq!(blocks.fragments.0.len(), FRAGMENTS);
+        assert_eq!(receiver(&mut blocks, &first[1]), None, "forgotten");
+        assert_eq!(blocks.fragments.known.len(), FRAGMENTS + 1);
+        let soon = START + FRAGMENT_AGE;
+        assert_eq!(receiver_at(&mut blocks, soon, &other[1]), Some(2));
+        let last = fragments(999, 2_000, 2);
+        let late = soon + ropewalk_types::Duration::from_millis(1);
+        assert_eq!(receiver_at(&mut blocks, late, &last[1]), None, "too old");
+        let next = fragments(5, 2_000, 2);
+        assert_eq!(receiver_at(&mut blocks, late, &next[0]), Some(1));
+        assert_eq!(blocks.fragments.known.len(), 1, "the old ones are gone");
     }
 }

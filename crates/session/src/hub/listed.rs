@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use ropewalk_transport::{PublicKey, Slice, group_of};
-use ropewalk_types::{PacketInfo, count_steps};
+use ropewalk_types::{Instant, PacketInfo, count_steps};
 use rustc_hash::FxHashMap;
 
 use super::blocks::Blocks;
@@ -148,9 +148,14 @@ impl Listed {
     }
 
     /// The worker that a packet goes to: another one; or this one, if it goes to the block of a site of this worker.
-    pub(super) fn receiver(&mut self, packet: &[u8], info: &PacketInfo) -> Option<usize> {
+    pub(super) fn receiver(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+        info: &PacketInfo,
+    ) -> Option<usize> {
         self.find(info.destination())
-            .or_else(|| self.by_block.find(packet, info))
+            .or_else(|| self.by_block.find(now, packet, info))
     }
 
     /// The worker that serves the site with this address, if it is another one.

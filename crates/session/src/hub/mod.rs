@@ -98,16 +98,17 @@ struct HubSite {
 impl HubSite {
     /// Whether the site may have sent the inner packet that begins like this.
     #[inline]
-    fn sends(&mut self, front: &[u8]) -> bool {
+    fn sends(&mut self, now: Instant, front: &[u8]) -> bool {
         let sends = self.entry.sends(front);
         let Some(block) = self.entry.block else {
             return sends;
         };
         if sends {
-            self.fragments.note(front, ());
+            self.fragments.note(now, front, block, ());
             return true;
         }
-        source_of(front) == Some(IpAddr::V4(block.address)) && self.fragments.owner(front).is_some()
+        source_of(front) == Some(IpAddr::V4(block.address))
+            && self.fragments.owner(now, front).is_some()
     }
 
     /// Whether this scheduler may be used on the wish of the site: one that is in use already always may.
@@ -208,6 +209,8 @@ pub struct Hub {
     /// Packets that kernels send to their own link: router solicitations, multicast reports.
     link_local: u64,
     tick: Instant,
+    /// When something came last, or a timer was due: packets of sites go on after that.
+    now: Instant,
 }
 
 impl Session<Hub> {
@@ -280,6 +283,7 @@ impl Hub {
             invalid_inner: 0,
             link_local: 0,
             tick: Instant::ZERO,
+            now: Instant::ZERO,
             settings,
         }
     }
@@ -702,6 +706,7 @@ impl sealed::Role for Hub {
 
     fn on_datagram(&mut self, now: Instant, links: &mut Links, received: Received) {
         let link = received.link;
+        self.now = now;
         if guarded(|| self.take_datagram(now, links, received)).is_none() {
             let site = self.pending.get(&link).and_then(|pending| pending.site);
             match site {
@@ -722,7 +727,7 @@ impl sealed::Role for Hub {
             return;
         };
         let packet = &data[HEADROOM..];
-        match self.sites.receiver(packet, &info) {
+        match self.sites.receiver(now, packet, &info) {
             Some(index) => {
                 self.ready.touch(index);
                 let (settings, memory) = (&self.settings, self.memory);
@@ -740,7 +745,7 @@ impl sealed::Role for Hub {
                 }
             }
             None if data.get(HEADROOM..).is_some_and(is_link_local) => self.link_local += 1,
-            None => match self.listed.receiver(packet, &info) {
+            None => match self.listed.receiver(now, packet, &info) {
                 Some(worker) if worker == self.listed.slice().index() => self.pass_on(data),
                 Some(worker) => self.elsewhere.push_back(Elsewhere {
                     worker,
@@ -770,13 +775,13 @@ impl sealed::Role for Hub {
 
     fn poll_inner(&mut self) -> Option<Inner> {
         while let Some(index) = self.ready.first_inbound() {
-            let link_local = &mut self.link_local;
+            let (now, link_local) = (self.now, &mut self.link_local);
             let inner = self.sites.with(index, |site| {
                 loop {
                     let inner = site.peer.tunnel.poll_inner()?;
                     #[cfg(debug_assertions)]
                     fault::meet(&site.entry.name);
-                    if site.sends(inner.front()) {
+                    if site.sends(now, inner.front()) {
                         return Some(inner);
                     } else if is_link_local(inner.front()) {
                         *link_local += 1;
@@ -852,6 +857,7 @@ impl sealed::Role for Hub {
     }
 
     fn on_timeout(&mut self, now: Instant, links: &mut Links) {
+        self.now = now;
         while let Some(index) = self.ready.next_due(now) {
             let due = self.sites.with(index, |site| {
                 site.peer.tunnel.handle_timeout(now);

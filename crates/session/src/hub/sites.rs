@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use ropewalk_transport::PublicKey;
-use ropewalk_types::PacketInfo;
+use ropewalk_types::{Instant, PacketInfo};
 use rustc_hash::FxHashMap;
 
 use super::HubSite;
@@ -115,9 +115,14 @@ impl Sites {
 
     /// The site that a packet goes to, of which `info` is the summary.
     #[inline]
-    pub(super) fn receiver(&mut self, packet: &[u8], info: &PacketInfo) -> Option<usize> {
+    pub(super) fn receiver(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+        info: &PacketInfo,
+    ) -> Option<usize> {
         self.at(info.destination())
-            .or_else(|| self.by_block.find(packet, info))
+            .or_else(|| self.by_block.find(now, packet, info))
     }
 
     /// Puts a site in a slot.

@@ -70,7 +70,9 @@ pub(super) const REFUSAL_INTERVAL: Duration = Duration::from_secs(60);
 /// And this often in a row.
 pub(super) const REFUSALS: u32 = 4;
 
-/// Packets in fragments whose first fragment is remembered, for each site that sends from a block of ports, and for all
-/// packets to such sites. More: more of them may be under way at once, and each later fragment is compared with more.
-/// Not measured.
+/// Packets in fragments that are remembered while they are under way, for each block of ports and direction. More: more of
+/// them may be under way at once, each later fragment is compared with more, and each takes some 100 bytes. Not measured.
 pub(super) const FRAGMENTS: usize = 64;
+/// And for so long, as receivers wait for the rest of a packet (RFC 791 §3.2). Longer: slower senders are heard, and a number
+/// that is used again may lead to another site.
+pub(super) const FRAGMENT_AGE: Duration = Duration::from_secs(15);
