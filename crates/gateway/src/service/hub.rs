@@ -237,7 +237,7 @@ impl Hub {
                         self.serves(site, &addresses, statement.as_ref());
                     }
                     Some(EngineEvent::Withdrawn { site, addresses }) => {
-                        self.routes.withdraw(&addresses);
+                        self.routes.withdraw(&site, &addresses);
                         self.served.remove(&site);
                     }
                     // The engine writes tunnels down at a bounded pace for each site.
@@ -260,7 +260,7 @@ impl Hub {
     /// This hub serves a site from now on, or by a newer statement.
     fn serves(&mut self, site: String, addresses: &[IpNet], statement: Option<&Statement>) {
         let epoch = statement.map_or(0, |statement| statement.epoch);
-        self.routes.serve(addresses, epoch);
+        self.routes.serve(&site, addresses, epoch);
         if let (Some(fleet), Some(statement)) = (&self.fleet, statement) {
             fleet.serves(&site, statement);
         }

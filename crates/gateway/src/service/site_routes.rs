@@ -25,24 +25,21 @@ pub(super) struct SiteRoutes {
     announced: Announced,
 }
 
-/// The metrics that each site asks for, by network. A site is known by its first address, which no other has.
+/// The metrics that each site asks for, by network and by the name of the site: a site may have no address of its own.
 #[derive(Debug, Default)]
-struct Announced(BTreeMap<IpNet, BTreeMap<IpNet, u32>>);
+struct Announced(BTreeMap<IpNet, BTreeMap<String, u32>>);
 
 /// What is to become of a route: its metric before, and the one that it is to have.
 type Step = (IpNet, Option<u32>, Option<u32>);
 
 impl Announced {
     /// A site with these addresses asks for this metric, or is gone. The routes that are others now.
-    fn set(&mut self, addresses: &[IpNet], metric: Option<u32>) -> Vec<Step> {
-        let Some(site) = addresses.first() else {
-            return Vec::new();
-        };
+    fn set(&mut self, site: &str, addresses: &[IpNet], metric: Option<u32>) -> Vec<Step> {
         let step = |net: &IpNet| {
             let metrics = self.0.entry(*net).or_default();
             let before = metrics.values().min().copied();
             match metric {
-                Some(metric) => metrics.insert(*site, metric),
+                Some(metric) => metrics.insert(site.to_owned(), metric),
                 None => metrics.remove(site),
             };
             let after = metrics.values().min().copied();
@@ -65,17 +62,17 @@ impl SiteRoutes {
     }
 
     /// This hub serves a site with these addresses, as the site has signed in this epoch.
-    pub(super) fn serve(&mut self, addresses: &[IpNet], epoch: u64) {
-        self.take(addresses, Some(metric(epoch)));
+    pub(super) fn serve(&mut self, site: &str, addresses: &[IpNet], epoch: u64) {
+        self.take(site, addresses, Some(metric(epoch)));
     }
 
     /// This hub does not serve the site with these addresses any more.
-    pub(super) fn withdraw(&mut self, addresses: &[IpNet]) {
-        self.take(addresses, None);
+    pub(super) fn withdraw(&mut self, site: &str, addresses: &[IpNet]) {
+        self.take(site, addresses, None);
     }
 
-    fn take(&mut self, addresses: &[IpNet], metric: Option<u32>) {
-        for (net, before, after) in self.announced.set(addresses, metric) {
+    fn take(&mut self, site: &str, addresses: &[IpNet], metric: Option<u32>) {
+        for (net, before, after) in self.announced.set(site, addresses, metric) {
             // The new one first, so that there is always one.
             if let Some(metric) = after {
                 self.change(&net, metric, netlink::add_route);
@@ -134,7 +131,9 @@ mod tests {
         let shared = "203.0.113.7/32";
         let (boat, van) = (nets(["10.9.0.2/32", shared]), nets(["10.9.0.3/32", shared]));
         let mut announced = Announced::default();
-        let mut set = |addresses: &[IpNet], metric| announced.set(addresses, metric);
+        let names = BTreeMap::from([(boat[0], "boat"), (van[0], "van")]);
+        let mut set =
+            |addresses: &[IpNet], metric| announced.set(names[&addresses[0]], addresses, metric);
         let (own, both) = (boat[0], boat[1]);
         assert_eq!(
             set(&boat, Some(7)),
@@ -156,5 +155,18 @@ mod tests {
         );
         assert_eq!(set(&boat, None), []);
         assert!(announced.0.is_empty());
+    }
+
+    #[test]
+    fn sites_without_inner_addresses_do_not_take_each_others_shared_route() {
+        let shared = ["203.0.113.7/32".parse().expect("a network")];
+        let mut announced = Announced::default();
+        announced.set("boat", &shared, Some(7));
+        assert_eq!(announced.set("van", &shared, Some(9)), []);
+        assert_eq!(
+            announced.set("boat", &shared, None),
+            [(shared[0], Some(7), Some(9))],
+            "the van is there still"
+        );
     }
 }
