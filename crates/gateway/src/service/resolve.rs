@@ -32,26 +32,44 @@ const SERVER_FILES: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resol
 /// The addresses of `endpoints`, and what went wrong with the others. Names that the machine's
 /// resolver does not find are asked of `servers`, past a kill switch.
 pub async fn resolve(endpoints: &[HostPort], servers: &[IpAddr]) -> (Vec<SocketAddr>, Vec<String>) {
-    let mut addresses: Vec<SocketAddr> = Vec::new();
-    let mut failures = Vec::new();
-    for endpoint in endpoints {
-        let found: Vec<SocketAddr> = match endpoint.host.parse::<IpAddr>() {
-            Ok(ip) => vec![SocketAddr::new(ip, endpoint.port)],
-            Err(_) => match look_up(endpoint, servers).await {
-                Ok(found) => found,
-                Err(error) => {
-                    failures.push(format!("{}: {error}", endpoint.host));
-                    continue;
-                }
-            },
-        };
-        for address in found {
-            if !addresses.contains(&address) && addresses.len() < ADDRESSES_MAX {
-                addresses.push(address);
-            }
+    let (mut places, mut failures) = (Vec::new(), Vec::new());
+    for found in resolve_each(endpoints, servers).await {
+        match found {
+            Ok(found) => places.push(found),
+            Err(why) => failures.push(why),
         }
     }
-    (addresses, failures)
+    (together(&places), failures)
+}
+
+/// What was found for an endpoint, or why nothing was, in words.
+pub type Found = Result<Vec<SocketAddr>, String>;
+
+/// The same for each endpoint.
+pub async fn resolve_each(endpoints: &[HostPort], servers: &[IpAddr]) -> Vec<Found> {
+    let mut all = Vec::new();
+    for endpoint in endpoints {
+        all.push(match endpoint.host.parse::<IpAddr>() {
+            Ok(ip) => Ok(vec![SocketAddr::new(ip, endpoint.port)]),
+            Err(_) => {
+                let found = look_up(endpoint, servers).await;
+                found.map_err(|error| format!("{}: {error}", endpoint.host))
+            }
+        });
+    }
+    all
+}
+
+/// The addresses of all endpoints, each once and [`ADDRESSES_MAX`] at most.
+#[must_use]
+pub fn together(places: &[Vec<SocketAddr>]) -> Vec<SocketAddr> {
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in places.iter().flatten() {
+        if !addresses.contains(address) && addresses.len() < ADDRESSES_MAX {
+            addresses.push(*address);
+        }
+    }
+    addresses
 }
 
 async fn look_up(endpoint: &HostPort, servers: &[IpAddr]) -> Result<Vec<SocketAddr>, String> {

@@ -2,7 +2,7 @@
 //!
 //! Its names are looked up beside everything else: a name that is not found, or a resolver that hangs, delays neither
 //! the start of the site nor its kill switch. Names are looked up again until they are found, and from then on in case
-//! the addresses change. Invariant: addresses that were found once stay until others are found.
+//! the addresses change. Invariant: addresses of a name that were found once stay until others are found for it.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::guard::Guard;
-use super::resolve::resolve;
+use super::resolve::{Found, resolve, resolve_each, together};
 
 /// How soon a look-up is repeated that has found nothing. Longer: fewer queries, later readiness of the spare.
 const RETRY: Duration = Duration::from_secs(15);
@@ -69,15 +69,15 @@ impl Spare {
         let (key, endpoints) = (config.key, Arc::new(config.endpoints));
         Self::follow(key, move || {
             let (endpoints, servers) = (Arc::clone(&endpoints), servers.clone());
-            async move { resolve(&endpoints, &servers).await }
+            async move { resolve_each(&endpoints, &servers).await }
         })
     }
 
-    /// A spare whose names are looked up by `look_up`.
+    /// A spare whose endpoints are looked up by `look_up`, always the same ones in the same order.
     fn follow<L, F>(key: PublicKey, mut look_up: L) -> Self
     where
         L: FnMut() -> F + Send + 'static,
-        F: Future<Output = (Vec<SocketAddr>, Vec<String>)> + Send,
+        F: Future<Output = Vec<Found>> + Send,
     {
         let addresses = Arc::new(HubAddresses::new(&[]));
         let wanted = Arc::new(Notify::new());
@@ -86,9 +86,11 @@ impl Spare {
         let asked = Arc::clone(&wanted);
         let task = tokio::spawn(async move {
             let mut told = false;
+            let mut places: Vec<Vec<SocketAddr>> = Vec::new();
             loop {
-                let (found, failures) = look_up().await;
-                if found.is_empty() && known.load().is_empty() && !told {
+                let failures = keep(&mut places, look_up().await);
+                let found = together(&places);
+                if found.is_empty() && !told {
                     tracing::warn!(
                         ?failures,
                         "the spare's name is not found yet; trying until it is"
@@ -97,8 +99,12 @@ impl Spare {
                 } else if !failures.is_empty() {
                     tracing::debug!(?failures, "names of the spare were not found");
                 }
-                let wait = if found.is_empty() { RETRY } else { REFRESH };
-                if !found.is_empty() && found[..] != known.load()[..] {
+                let wait = if failures.len() < places.len() {
+                    REFRESH
+                } else {
+                    RETRY
+                };
+                if found[..] != known.load()[..] {
                     tracing::info!(spare = ?found, "the spare has these addresses");
                     known.store(&found);
                     change.send_replace(());
@@ -161,6 +167,20 @@ impl Spare {
     }
 }
 
+/// Takes what was found for each endpoint in place of what was known. What was not found, in words.
+fn keep(places: &mut Vec<Vec<SocketAddr>>, all: Vec<Found>) -> Vec<String> {
+    places.resize(all.len(), Vec::new());
+    let mut failures = Vec::new();
+    for (place, found) in places.iter_mut().zip(all) {
+        match found {
+            Ok(found) if !found.is_empty() => *place = found,
+            Ok(_) => failures.push("a name without an address".to_owned()),
+            Err(why) => failures.push(why),
+        }
+    }
+    failures
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,8 +195,35 @@ mod tests {
         let mut finds: VecDeque<_> = finds.into_iter().collect();
         Spare::follow(PublicKey::from_bytes([1; 32]), move || {
             let found = finds.pop_front().unwrap_or_default();
-            async move { (found, vec!["hub2: not found".to_owned()]) }
+            let missing = || Err("hub2: not found".to_owned());
+            let found = if found.is_empty() {
+                missing()
+            } else {
+                Ok(found)
+            };
+            async move { vec![found, missing()] }
         })
+    }
+
+    #[test]
+    fn a_name_that_is_not_found_now_keeps_its_addresses_beside_one_that_is() {
+        let mut places = Vec::new();
+        let missing = || Err("hub2: not found".to_owned());
+        let mut after = |all| {
+            let failures = keep(&mut places, all).len();
+            (together(&places), failures)
+        };
+        assert_eq!(after(vec![missing(), missing()]), (vec![], 2));
+        let [one, two, three] = [2, 3, 4].map(address);
+        assert_eq!(
+            after(vec![Ok(vec![one]), Ok(vec![two])]),
+            (vec![one, two], 0)
+        );
+        assert_eq!(
+            after(vec![Ok(vec![three]), missing()]),
+            (vec![three, two], 1)
+        );
+        assert_eq!(after(vec![missing(), Ok(vec![])]), (vec![three, two], 2));
     }
 
     #[tokio::test]
