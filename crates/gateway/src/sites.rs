@@ -259,7 +259,8 @@ impl Sites {
                 site.networks = self.free_networks(hub)?;
                 site.block = None;
             } else if site.networks.is_empty() && site.block.is_none() {
-                site.block = self.free_block(hub)?;
+                // Without ports the site goes on as before.
+                site.block = self.free_block(hub).unwrap_or_default();
             }
             if (site.networks.len(), site.block) != before {
                 self.sites.retain(|other| other.name != name);
@@ -1079,6 +1080,22 @@ mod tests {
         let error = Sites::default().add(&small, "a", key(1), RELAY);
         let error = error.unwrap_err().to_string();
         assert!(error.contains("too small"), "{error}");
+    }
+
+    #[test]
+    fn a_site_gets_a_new_key_also_when_no_ports_are_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let plain = config(directory.path(), "ipv4 = \"10.9.0.0/28\"");
+        let shared = "ipv4 = \"10.9.0.0/28\"\nshared = [\"203.0.113.7\"]\nports = 64512";
+        let shared = config(directory.path(), shared);
+        let mut sites = Sites::default();
+        sites.add(&plain, "old", key(1), Terms::default()).unwrap();
+        let van = sites.add(&shared, "van", key(2), Terms::default()).unwrap();
+        assert!(sites.add(&shared, "car", key(3), Terms::default()).is_err());
+        let again = sites.add(&shared, "van", key(4), REPLACE).unwrap();
+        assert_eq!(again.block, van.block);
+        let old = sites.add(&shared, "old", key(5), REPLACE).unwrap();
+        assert_eq!((old.key, old.block), (Some(key(5)), None));
     }
 
     #[test]

@@ -394,6 +394,14 @@ fn describe_addresses(hub: &HubConfig, site: &Site) {
         "site {} has {addresses} behind this {role}",
         site.name
     ));
+    if let Some(block) = site.block {
+        output::note(&format!("it shares a public address: it has {block}"));
+    } else if let Some(shared) = hub.shared.as_ref().filter(|_| site.networks.is_empty()) {
+        output::note(&format!(
+            "warning: it shares no public address: no address of `shared` in [pool] has {} ports left",
+            shared.ports
+        ));
+    }
     if !site.networks.is_empty() {
         let networks: Vec<_> = site.networks.iter().map(ToString::to_string).collect();
         let networks = networks.join(" and ");
