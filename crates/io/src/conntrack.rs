@@ -8,7 +8,7 @@
 )]
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use netlink_packet_core::DefaultNla;
 use netlink_packet_netfilter::conntrack::{
@@ -47,31 +47,46 @@ pub struct Connection {
     original: Vec<Tuple>,
 }
 
-/// Ends what the kernel remembers of connections from or to these addresses, as a site that is gone had
-/// them, and of connections whose source was translated to them.
+/// Ports of an address: the first and the last.
+pub type Ports = (Ipv4Addr, u16, u16);
+
+/// Ends what the kernel remembers of connections from or to these addresses, or these ports of addresses, as a site
+/// that is gone had them, and of connections whose source was translated to them. Pings and protocols without ports go
+/// with any ports of their address: the kernel makes the entry of another site anew with its next packet.
 ///
 /// # Errors
 /// Not permitted, or the kernel has no ctnetlink.
-pub fn forget(addresses: &[IpAddr]) -> io::Result<()> {
+pub fn forget(addresses: &[IpAddr], ports: &[Ports]) -> io::Result<()> {
     helper::order(
-        || Order::ForgetConnections(addresses.to_vec()),
-        || forget_here(addresses),
+        || Order::ForgetConnections(addresses.to_vec(), ports.to_vec()),
+        || forget_here(addresses, ports),
     )
 }
 
-pub(crate) fn forget_here(addresses: &[IpAddr]) -> io::Result<()> {
+pub(crate) fn forget_here(addresses: &[IpAddr], ports: &[Ports]) -> io::Result<()> {
     let mut found = Vec::new();
     for_each(0, 0, |connection| {
-        let ends = [
-            connection.source.ip(),
-            connection.reply_source.ip(),
-            connection.reply_destination.ip(),
-        ];
-        if ends.iter().any(|ip| addresses.contains(ip)) {
+        if concerns(&connection, addresses, ports) {
             found.push(connection);
         }
     })?;
     found.iter().try_for_each(delete)
+}
+
+fn concerns(connection: &Connection, addresses: &[IpAddr], ports: &[Ports]) -> bool {
+    let ends = [
+        connection.source,
+        connection.reply_source,
+        connection.reply_destination,
+    ];
+    let has = |end: &SocketAddr| {
+        let of = |&(ip, first, last): &Ports| {
+            let port = end.port();
+            end.ip() == IpAddr::V4(ip) && (port == 0 || first <= port && port <= last)
+        };
+        addresses.contains(&end.ip()) || ports.iter().any(of)
+    };
+    ends.iter().any(has)
 }
 
 /// Calls `take` with every connection whose mark, masked, is `mark`.
@@ -260,5 +275,34 @@ mod tests {
         for end in 0..short.buffer_len() {
             assert!(parse(&bytes[..end]).is_none(), "{end}");
         }
+    }
+
+    #[test]
+    fn connections_of_a_block_of_ports_are_told_from_those_of_its_neighbours() {
+        let shared = [203, 0, 113, 7];
+        let of = |ports: (u16, u16), from_outside: bool| {
+            let (site, server) = ((shared, ports.0), ([192, 0, 2, 1], ports.1));
+            let (from, to) = if from_outside {
+                (server, site)
+            } else {
+                (site, server)
+            };
+            let original = side(from.0, to.0, (from.1, to.1));
+            let reply = side(to.0, from.0, (to.1, from.1));
+            let sides = vec![
+                Attribute::CtaTupleOrig(original),
+                Attribute::CtaTupleReply(reply),
+            ];
+            connection(sides).expect("both sides")
+        };
+        let block = (Ipv4Addr::from(shared), 1_024, 2_031);
+        for from_outside in [false, true] {
+            let concerned = [1_023, 1_024, 2_031, 2_032, 0]
+                .map(|port| concerns(&of((port, 443), from_outside), &[], &[block]));
+            assert_eq!(concerned, [false, true, true, false, true]);
+            // The port of the other end is not the site's.
+            assert!(!concerns(&of((5_000, 1_500), from_outside), &[], &[block]));
+        }
+        assert!(concerns(&of((5_000, 443), false), &[shared.into()], &[]));
     }
 }

@@ -16,6 +16,7 @@ use anyhow::Context;
 use ropewalk_config::HubConfig;
 use ropewalk_session::{SiteDirectory, SiteEntry};
 use ropewalk_transport::PublicKey;
+use ropewalk_types::PortBlock;
 
 use self::inbox::Work;
 use super::Commands;
@@ -29,8 +30,8 @@ type Renew = Box<dyn Fn(&Sites) -> anyhow::Result<()> + Send>;
 /// Sets the firewall rules again if they are gone.
 type Keep = Box<dyn Fn() + Send>;
 
-/// Is told of inner addresses that no site has any more.
-type Forget = Box<dyn Fn(&[IpAddr]) + Send>;
+/// Is told of inner addresses, and of ports of shared addresses, that no site has any more.
+type Forget = Box<dyn Fn(&[IpAddr], &[PortBlock]) + Send>;
 
 /// Takes lists of sites over.
 pub(super) struct Admission {
@@ -44,7 +45,7 @@ pub(super) struct Admission {
     pub(super) hub: PublicKey,
     pub(super) renew: Renew,
     pub(super) keep_rules: Keep,
-    /// Ends what the kernel remembers of connections of these inner addresses.
+    /// Ends what the kernel remembers of connections of these inner addresses and ports.
     pub(super) forget: Forget,
     pub(super) directory: Arc<SiteDirectory>,
     pub(super) commands: Commands,
@@ -285,12 +286,15 @@ impl Admission {
         if self.directory.shut_out(&entries) {
             (self.commands.0)(Command::ReloadSites)?;
         }
-        // The next site with such an address must not get what answers connections of the former one.
+        // The next site with such an address or such ports must not get what answers connections of the former one.
         let stay: HashSet<_> = entries.iter().flat_map(|entry| &entry.addresses).collect();
         let gone = before.iter().flat_map(|entry| &entry.addresses);
         let gone: Vec<_> = gone.filter(|ip| !stay.contains(ip)).copied().collect();
-        if !gone.is_empty() {
-            (self.forget)(&gone);
+        let stay: HashSet<_> = entries.iter().filter_map(|entry| entry.block).collect();
+        let blocks = before.iter().filter_map(|entry| entry.block);
+        let blocks: Vec<_> = blocks.filter(|block| !stay.contains(block)).collect();
+        if !gone.is_empty() || !blocks.is_empty() {
+            (self.forget)(&gone, &blocks);
         }
         // Before a new site can send.
         (self.renew)(sites).context("cannot renew the rules of what sites may reach")?;
@@ -339,7 +343,7 @@ mod tests {
     fn scene(directory: &Path) -> Scene {
         let file = directory.join("sites.toml");
         let text = format!(
-            "sites_file = \"{}\"\n[pool]\nipv4 = \"10.9.0.0/16\"\n",
+            "sites_file = \"{}\"\n[pool]\nipv4 = \"10.9.0.0/16\"\nshared = [\"203.0.113.7\"]\n",
             file.display()
         );
         let config = ropewalk_config::hub::parse(&directory.join("hub.toml"), &text).unwrap();
@@ -350,6 +354,8 @@ mod tests {
             sites.add(&config, "boat", invitation, Terms::default())
         })
         .unwrap();
+        /// And ports.
+        forgotten_blocks: Arc<Mutex<Vec<PortBlock>>>,
         let rules = Arc::new(AtomicBool::new(true));
         let commands = Arc::<Mutex<Vec<_>>>::default();
         let forgotten = Arc::<Mutex<Vec<_>>>::default();
@@ -365,10 +371,14 @@ mod tests {
             }),
             keep_rules: Box::new(|| {}),
             forget: {
-                let forgotten = Arc::clone(&forgotten);
-                Box::new(move |gone| forgotten.lock().unwrap().extend_from_slice(gone))
+                let (addresses, ports) = (Arc::clone(&forgotten), Arc::clone(&forgotten_blocks));
+                Box::new(move |gone, blocks| {
+                    addresses.lock().unwrap().extend_from_slice(gone);
+                    ports.lock().unwrap().extend_from_slice(blocks);
+                })
             },
             directory: Arc::default(),
+        let forgotten_blocks = Arc::<Mutex<Vec<_>>>::default();
             commands: Commands(Arc::new(move |command| {
                 sink.lock().unwrap().push(command);
                 Ok(())
@@ -399,6 +409,7 @@ mod tests {
         commands.drain(..).filter_map(answer).collect()
     }
 
+            forgotten_blocks,
     #[test]
     fn a_revoked_site_is_shut_out_though_the_rules_cannot_be_renewed() {
         let directory = tempfile::tempdir().unwrap();
@@ -435,6 +446,8 @@ mod tests {
         assert!(admission.directory.find(&key(1)).is_none());
         scene.rules.store(true, Ordering::Relaxed);
         // A file that nobody can read now says nothing of the invitation either.
+        let block = van.block.expect("the van shares an address");
+        assert_eq!(*scene.forgotten_blocks.lock().unwrap(), [block]);
         let file = &admission.config.sites_file;
         let text = std::fs::read_to_string(file).unwrap();
         std::fs::write(file, "[[site]]\nnmae = 1\n").unwrap();

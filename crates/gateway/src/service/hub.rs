@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use ropewalk_io::{conntrack, netlink};
 use ropewalk_session::{HubSettings, KeyEvent, KeyStep, SiteDirectory, Statement};
 use ropewalk_transport::{Identity, PublicKey};
-use ropewalk_types::Pace;
+use ropewalk_types::{Pace, PortBlock};
 
 use super::admission::Admission;
 use super::admission::inbox::{AdmissionThread, Inbox};
@@ -419,8 +419,12 @@ fn shared(config: &HubConfig) -> Vec<IpNet> {
 }
 
 /// Ends what the kernel remembers of connections of sites that are gone.
-fn forget(gone: &[IpAddr]) {
-    if let Err(error) = conntrack::forget(gone) {
+fn forget(gone: &[IpAddr], blocks: &[PortBlock]) {
+    let ports: Vec<_> = blocks
+        .iter()
+        .map(|block| (block.address, block.first, block.last))
+        .collect();
+    if let Err(error) = conntrack::forget(gone, &ports) {
         tracing::debug!(%error, "connections of sites that are gone stay in the kernel's table");
     }
 }

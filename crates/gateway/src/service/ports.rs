@@ -2,7 +2,7 @@
 //!
 //! The kernel of the site keeps the translations, so the hub keeps nothing of a connection, and another hub that serves
 //! the site lets the same packets through. The rules are in a table of their own, which is listed among the changes of
-//! this machine and is removed when the site ends.
+//! this machine and is removed when the site ends. So are the translations, unless the site starts again.
 //!
 //! Invariant: the rules are those of the block that the hub assigned last.
 
@@ -90,10 +90,14 @@ impl Ports {
         // Afterwards: until then packets would make such entries anew.
         if let Some(former) = &former
             && self.rules.as_ref().map(|rules| rules.ports) != Some(former.ports)
-            && let Err(error) = conntrack::forget(&[IpAddr::V4(former.ports.0)])
         {
-            tracing::debug!(%error, "connections from the former ports stay in the kernel's table");
+            forget(former.ports.0.into());
         }
+    }
+
+    /// The shared address that connections have left with, if there is one.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.rules.as_ref().map(|rules| IpAddr::V4(rules.ports.0))
     }
 
     /// Sets the rules. Without them the site works on by its inner address, which the hub may translate.
@@ -169,6 +173,14 @@ impl Ports {
                  kernel's table of connections clashed; if this repeats, ask for more ports at the hub"
             );
         }
+    }
+}
+
+/// Ends the translations of connections that have left with this address. Call it when the rules are gone: until then packets
+/// make them anew. Afterwards they would send packets from the address over an uplink.
+pub(super) fn forget(address: IpAddr) {
+    if let Err(error) = conntrack::forget(&[address], &[]) {
+        tracing::debug!(%error, "connections from the former ports stay in the kernel's table");
     }
 }
 

@@ -29,7 +29,7 @@ use super::keys::{ChangeKey, KeyThread, SiteKeys};
 use super::managers::{self, Managers, News};
 use super::memory::{CountQuotas, Memory};
 use super::names::NameServers;
-use super::ports::Ports;
+use super::ports::{self, Ports};
 use super::spare::Spare;
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::watchdog::Watchdog;
@@ -156,8 +156,13 @@ pub(super) async fn run(
     notify::send(notify::Stopping);
     drop(api);
     let kill_switch = site.config.kill_switch;
+    let shared = site.ports.address();
     let stopped = site.stop().await;
+    let is_restart = signals.is_restart(path).await;
     drop(prepared);
+    if let Some(address) = shared.filter(|_| !is_restart) {
+        ports::forget(address);
+    }
     tracing::info!("site has stopped");
     if kill_switch {
         tracing::warn!("kill switch stays on: nothing leaves this machine until `ropewalk down`");

@@ -83,7 +83,7 @@ pub(crate) enum Order {
     AddRule(RuleSpec),
     DeleteRule(RuleSpec),
     FlushTable(u32),
-    ForgetConnections(Vec<IpAddr>),
+    ForgetConnections(Vec<IpAddr>, Vec<conntrack::Ports>),
     OpenTun { name: String, flags: i32 },
     SetMtu { name: String, bytes: usize },
     Mark(u32),
@@ -126,7 +126,9 @@ impl Order {
             Self::AddRule(rule) => value(netlink::add_rule(&rule)),
             Self::DeleteRule(rule) => value(netlink::delete_rule(&rule)),
             Self::FlushTable(table) => value(netlink::flush_table(table)),
-            Self::ForgetConnections(addresses) => value(conntrack::forget_here(&addresses)),
+            Self::ForgetConnections(addresses, ports) => {
+                value(conntrack::forget_here(&addresses, &ports))
+            }
             Self::OpenTun { name, flags } => {
                 let (tun, made) = tun::open_here(&name, flags)?;
                 scope.made().insert(made.ifindex, made.name.clone());
@@ -181,7 +183,7 @@ impl Order {
             }
             Self::FlushTable(table) => is_routing_table(*table),
             // The pool is not known here. Who forges this ends connections, as wrong rules would.
-            Self::ForgetConnections(_) => true,
+            Self::ForgetConnections(..) => true,
             Self::OpenTun { name, flags } => {
                 let mut configured = scope.interfaces.iter();
                 configured.any(|own| own == name) && flags & !tun::FLAGS == 0
@@ -319,7 +321,7 @@ mod tests {
             Order::AddRule(rule(5_200, marked, TABLE_MAIN)),
             Order::AddRule(rule(5_000, None, 0x5257_0007)),
             Order::FlushTable(0x5242_0003),
-            Order::ForgetConnections(vec![IpAddr::from([10, 77, 0, 2])]),
+            Order::ForgetConnections(vec![IpAddr::from([10, 77, 0, 2])], Vec::new()),
             tun("rope0", libc::IFF_TUN | libc::IFF_NO_PI),
             Order::Mark(0x4000_0000),
             Order::Congestion("bbr".into()),
