@@ -170,8 +170,7 @@ impl Options {
             let mut made =
                 TlsOptions::new().ca_certificate(Certificate::from_pem(read(&tls.authority)?));
             if let Some((certificate, key)) = &tls.own {
-                let key = files::read_secret(key).map(zeroize::Zeroizing::new);
-                let key = key.map_err(wrong)?;
+                let key = files::read_secret(key, "a private key").map_err(wrong)?;
                 made = made.identity(Identity::from_pem(read(certificate)?, key.as_bytes()));
             }
             options = options.with_tls(made);

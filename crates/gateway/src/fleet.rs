@@ -12,7 +12,6 @@ pub mod member;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use ipnet::IpNet;
 use ropewalk_api::{EtcdStatus, FleetHub, FleetStatus};
 use ropewalk_config::{FleetConfig, HubConfig};
@@ -34,7 +33,9 @@ const RESERVED: u32 = 16;
 pub fn options(hub: &HubConfig, fleet: &FleetConfig, read_only: bool) -> anyhow::Result<Options> {
     let login = match &fleet.login {
         Some((user, file)) => {
-            let password = files::read_secret(file).context("the password for etcd")?;
+            let mut password = files::read_secret(file, "the password for etcd")?;
+            let length = password.trim_end_matches(['\r', '\n']).len();
+            password.truncate(length);
             Some(Login {
                 user: user.clone(),
                 password: password.trim_end_matches(['\r', '\n']).to_owned().into(),

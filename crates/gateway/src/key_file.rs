@@ -18,7 +18,7 @@ use ropewalk_host::files;
 /// Missing, readable by others, or no key; the message says what to do and never shows the key.
 pub fn load(path: &Path) -> anyhow::Result<Identity> {
     let path = &own_place(path);
-    let text = files::read_secret(path).map_err(|error| {
+    let text = files::read_secret(path, "a private key").map_err(|error| {
         match error.downcast_ref::<io::Error>().map(io::Error::kind) {
             Some(io::ErrorKind::NotFound) => anyhow::anyhow!(
                 "there is no key {}; run `ropewalk join` on a site, `ropewalk hub --init` \

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, OFlags, flock};
+use zeroize::Zeroizing;
 
 /// Mode of files that hold secrets.
 pub const SECRET: u32 = 0o600;
@@ -274,11 +275,12 @@ pub fn read_state_and_owner(path: &Path, bytes_max: u64) -> anyhow::Result<Optio
 
 /// Reads a file that holds a secret; one that others may read, or that belongs to somebody else, is refused.
 /// What is checked is the open file, which nobody can exchange meanwhile. Links are followed, as
-/// programs that hand out secrets use them: the file that they lead to is checked.
+/// programs that hand out secrets use them: the file that they lead to is checked. Errors call the secret `what`, such as
+/// "a private key".
 ///
 /// # Errors
 /// The file is missing, is no file, belongs to another user, is readable by others or too large.
-pub fn read_secret(path: &Path) -> anyhow::Result<String> {
+pub fn read_secret(path: &Path, what: &str) -> anyhow::Result<Zeroizing<String>> {
     let cannot_read = || format!("cannot read {}", path.display());
     // A pipe without a writer would keep the program waiting.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -301,7 +303,7 @@ pub fn read_secret(path: &Path) -> anyhow::Result<String> {
     let metadata = file.metadata().with_context(cannot_read)?;
     if !metadata.is_file() {
         bail!(
-            "{} should be a file that holds a private key, but is no file; move it away",
+            "{} should be a file that holds {what}, but is no file; move it away",
             path.display()
         );
     }
@@ -318,8 +320,8 @@ pub fn read_secret(path: &Path) -> anyhow::Result<String> {
             name_of(own)
         };
         bail!(
-            "{path} holds a private key but belongs to user {owner}, who can read and exchange it; run \
-             `chown {user}: {path}`, and replace the key if {owner} should not have had it",
+            "{path} holds {what} but belongs to user {owner}, who can read and exchange it; run \
+             `chown {user}: {path}`, and replace the secret if {owner} should not have had it",
             path = path.display(),
             owner = name_of(owner),
         );
@@ -327,18 +329,19 @@ pub fn read_secret(path: &Path) -> anyhow::Result<String> {
     let mode = metadata.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
         bail!(
-            "{path} holds a private key but its mode {mode:04o} lets others read it; \
-             run `chmod 600 {path}`, and replace the key if others had access",
+            "{path} holds {what} but its mode {mode:04o} lets others read it; \
+             run `chmod 600 {path}`, and replace the secret if others had access",
             path = path.display()
         );
     }
-    let mut text = String::new();
-    let mut bounded = file.take(SECRET_BYTES_MAX + 1);
+    // With room for all, so that no part of it stays in memory that is given back.
+    let mut text = Zeroizing::new(String::with_capacity(SECRET_BYTES_MAX + 1));
+    let mut bounded = file.take(SECRET_BYTES_MAX as u64 + 1);
     bounded
         .read_to_string(&mut text)
         .with_context(cannot_read)?;
-    if text.len() as u64 > SECRET_BYTES_MAX {
-        bail!("{} is too large to be a key file", path.display());
+    if text.len() > SECRET_BYTES_MAX {
+        bail!("{} is too large to hold {what}", path.display());
     }
     Ok(text)
 }
@@ -355,7 +358,7 @@ fn name_of(user: u32) -> String {
 }
 
 /// Largest secret file that is read, bytes.
-const SECRET_BYTES_MAX: u64 = 4_096;
+const SECRET_BYTES_MAX: usize = 4_096;
 
 /// How long a lock is waited for whose owner has ended: its helpers end some milliseconds later. Longer: surer on a busy
 /// machine, what hangs is told later.
@@ -544,9 +547,9 @@ mod tests {
         assert_eq!(mode(&path), 0o600);
         let again = write_atomically(&path, b"two", SECRET, false).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(read_secret(&path).unwrap(), "one");
+        assert_eq!(*read_secret(&path, KEY).unwrap(), "one");
         write_atomically(&path, b"two", SECRET, true).unwrap();
-        assert_eq!(read_secret(&path).unwrap(), "two");
+        assert_eq!(*read_secret(&path, KEY).unwrap(), "two");
         assert_eq!(
             fs::read_dir(directory.path()).unwrap().count(),
             1,
@@ -652,6 +655,8 @@ mod tests {
         assert_eq!(mode(&path), 0o600, "also one of an earlier version");
     }
 
+    const KEY: &str = "a private key";
+
     #[test]
     fn secret_that_others_may_read_is_refused_with_the_remedy() {
         let directory = tempfile::tempdir().unwrap();
@@ -659,11 +664,18 @@ mod tests {
         for bits in [0o640, 0o604, 0o620] {
             fs::write(&path, "s").unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(bits)).unwrap();
-            let error = read_secret(&path).unwrap_err().to_string();
+            let error = read_secret(&path, KEY).unwrap_err().to_string();
             assert!(error.contains("chmod 600"), "{error}");
+            assert!(error.contains("k holds a private key but"), "{error}");
+            let error = read_secret(&path, "the password for etcd").unwrap_err();
+            let words = error.to_string();
+            assert!(
+                words.contains("password") && !words.contains("key"),
+                "{words}"
+            );
         }
         for no_file in [directory.path(), Path::new("/dev/null")] {
-            let error = read_secret(no_file).unwrap_err().to_string();
+            let error = read_secret(no_file, KEY).unwrap_err().to_string();
             assert!(error.contains("is no file"), "{error}");
         }
     }
@@ -675,12 +687,12 @@ mod tests {
         write_atomically(&path, b"s", SECRET, false).unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert_eq!(read_secret(&link).unwrap(), "s");
+        assert_eq!(*read_secret(&link, KEY).unwrap(), "s");
         // Only root can give a file away.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
             for path in [&path, &link] {
-                let error = read_secret(path).unwrap_err().to_string();
+                let error = read_secret(path, KEY).unwrap_err().to_string();
                 let other = format!("belongs to user {},", name_of(65_534));
                 assert!(error.contains(&other), "{error}");
                 let gateways = uzers::get_user_by_name(USER).is_some();
@@ -690,12 +702,12 @@ mod tests {
             std::os::unix::fs::chown(&path, Some(0), None).unwrap();
         }
         write_atomically(&path, &[b'x'; 4_097], SECRET, true).unwrap();
-        let error = read_secret(&path).unwrap_err().to_string();
+        let error = read_secret(&path, KEY).unwrap_err().to_string();
         assert!(error.contains("too large"), "{error}");
         let pipe = directory.path().join("pipe");
         let kind = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();
-        let error = read_secret(&pipe).unwrap_err().to_string();
+        let error = read_secret(&pipe, KEY).unwrap_err().to_string();
         assert!(error.contains("is no file"), "{error}");
     }
 

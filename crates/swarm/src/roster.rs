@@ -20,7 +20,7 @@ pub(crate) fn name(number: u32) -> String {
 /// # Errors
 /// The file is missing, readable by others, or holds no secret.
 pub(crate) fn secret(path: &Path) -> anyhow::Result<Identity> {
-    let text = files::read_secret(path).with_context(|| {
+    let text = files::read_secret(path, "the secret of a swarm").with_context(|| {
         format!(
             "no secret in {}: `ropewalk-swarm sites` makes one, and --secret names it",
             path.display()
