@@ -12,7 +12,7 @@ use ropewalk_host::files;
 use ropewalk_transport::PublicKey;
 
 use crate::copy::{Copy, Entry, Foreign, Stored};
-use crate::record::{META, Meta, Pools, Record, is_of_running_hub};
+use crate::record::{META, Meta, Pools, Record, Rest, Unreadable, is_of_running_hub};
 use crate::store::follow_parts::{Header, Left, PAGE, answer, read_all};
 use crate::store::{Options, now};
 
@@ -99,6 +99,7 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
             .await
             .map_err(failed)?;
         let there = there.kvs().first();
+        let mut former = None;
         if let Some(kv) = there {
             let Ok(Record::Meta(meta)) = Record::decode(META, kv.value()) else {
                 bail!(
@@ -121,6 +122,7 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
                     "the pools of a fleet can only grow at their end, so that sites keep their addresses"
                 );
             }
+            former = Some(meta);
         }
         if there.is_none() {
             // Blocks of the sites that are there follow from pools that nobody knows.
@@ -136,10 +138,15 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
             }
         }
         let revision = there.map_or(0, etcd_client::KeyValue::mod_revision);
+        let (mut pools, mut rest) = (pools.clone(), Rest::new());
+        if let Some(former) = former {
+            (pools.rest, rest) = (former.pools.rest, former.rest);
+        }
         let meta = Meta {
             fleet: options.key,
             pools: pools.clone(),
             restoring: false,
+            rest,
         };
         let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
         let put = TxnOp::put(key, Record::Meta(meta).encode(), None);

@@ -2,6 +2,8 @@
 //!
 //! Invariant: the copy is the state of etcd at [`Copy::revision`], whatever the order of fillings and events was, and
 //! whatever came twice. A filling or events that lack the fleet, or bring another one, change nothing.
+//! A record that a newer program has written again counts as what it said before, so that no site is shut out by an
+//! update of other hubs. It counts no longer for a key whose own record is gone.
 //! Source: etcd's guarantees of a watch: events come in order, none is missed, one may come again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{
     Claim, Drain, HubLease, META, Meta, Owner, Record, Site, Unreadable, hub_key, owner_key,
-    site_key,
+    site_key, slot_key, slot_of,
 };
 
 /// Version of the file.
@@ -98,7 +100,7 @@ pub enum Foreign {
     Other(PublicKey),
     /// The record of the fleet is damaged, or is a newer program's.
     #[error(
-        "the record of the fleet in etcd cannot be read ({0}); write a backup back with `ropewalk fleet restore`, or update this hub"
+        "the record of the fleet in etcd cannot be read ({0}); if it is damaged, write a backup back with `ropewalk fleet restore`"
     )]
     Unreadable(Unreadable),
     /// Somebody else fills the prefix of the fleet.
@@ -120,7 +122,9 @@ pub struct Copy {
     revision: i64,
     complete_at: u64,
     entries: BTreeMap<String, Entry>,
-    /// Slots that have a record. They follow from `entries`, as the next two do.
+    /// What records of `entries` that cannot be read have said before.
+    former: BTreeMap<String, Record>,
+    /// Slots that have a record. They follow from the two above, as the next two do.
     slots: BTreeSet<u32>,
     /// Those of them that were freed, with the revision that did it: the longest free first.
     freed: BTreeSet<(i64, u32)>,
@@ -175,26 +179,47 @@ impl Copy {
         self.complete_at = at;
     }
 
-    fn insert(&mut self, key: String, entry: Entry) {
-        self.remove(&key);
-        if let Ok(Record::Slot(slot, owner)) = &entry.record {
-            self.slots.insert(*slot);
-            if owner.freed {
-                self.freed.insert((entry.revision, *slot));
+    /// Puts an entry in the place of what was there, which has said `former`.
+    fn insert(&mut self, key: String, entry: Entry, former: Option<Record>) {
+        // A slot is taken, whatever its record says.
+        if let Some(slot) = slot_of(&key) {
+            self.slots.insert(slot);
+            if let Ok(Record::Slot(_, Owner { freed: true, .. })) = &entry.record {
+                self.freed.insert((entry.revision, slot));
             }
         }
         self.bytes += key.len() + entry.value.len();
+        if let Some(former) = former.filter(|_| entry.record.is_err()) {
+            self.former.insert(key.clone(), former);
+        }
         self.entries.insert(key, entry);
     }
 
-    fn remove(&mut self, key: &str) -> Option<Entry> {
+    /// Takes an entry out. What it said, or has said before.
+    fn remove(&mut self, key: &str) -> Option<Record> {
         let entry = self.entries.remove(key)?;
-        if let Ok(Record::Slot(slot, _)) = &entry.record {
-            self.slots.remove(slot);
-            self.freed.remove(&(entry.revision, *slot));
+        if let Some(slot) = slot_of(key) {
+            self.slots.remove(&slot);
+            self.freed.remove(&(entry.revision, slot));
         }
         self.bytes -= key.len() + entry.value.len();
-        Some(entry)
+        let former = self.former.remove(key);
+        entry.record.ok().or(former)
+    }
+
+    /// What is known of sites whose records cannot be read follows the records of their keys: a key that was replaced or
+    /// confirmed by another hub has none any more.
+    fn follow_keys(&mut self) {
+        let entries = &self.entries;
+        for record in self.former.values_mut() {
+            if let Record::Site(site) = record {
+                let is_there = |key: &PublicKey| entries.contains_key(&owner_key(key));
+                site.next_key = site.next_key.filter(is_there);
+                site.key = site.key.filter(is_there).or_else(|| site.next_key.take());
+                site.invitation
+                    .take_if(|invitation| !is_there(&invitation.key));
+            }
+        }
     }
 
     /// Every entry by key.
@@ -221,19 +246,23 @@ impl Copy {
         let meta = stored.get(META).ok_or(Foreign::Missing)?;
         check_meta(fleet, Record::decode(META, &meta.value).as_ref())?;
         let mut former = std::mem::take(&mut self.entries);
+        let mut said = std::mem::take(&mut self.former);
         (self.slots, self.freed, self.bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
         (self.cluster, self.revision) = (cluster, revision);
         let mut changes = Vec::new();
         for (key, Stored { value, revision }) in stored {
-            let entry = match former.remove(&key) {
-                Some(entry) if entry.value == value => Entry { revision, ..entry },
-                _ => {
+            let said = said.remove(&key);
+            let (entry, said) = match former.remove(&key) {
+                Some(entry) if entry.value == value => (Entry { revision, ..entry }, said),
+                before => {
                     changes.push(Change { key: key.clone() });
-                    Entry::new(&key, value, revision)
+                    let said = before.and_then(|before| before.record.ok()).or(said);
+                    (Entry::new(&key, value, revision), said)
                 }
             };
-            self.insert(key, entry);
+            self.insert(key, entry, said);
         }
+        self.follow_keys();
         changes.extend(former.into_keys().map(|key| Change { key }));
         Ok(changes)
     }
@@ -278,7 +307,8 @@ impl Copy {
                     revision,
                 } => {
                     let entry = Entry::new(&key, value, revision);
-                    self.insert(key.clone(), entry);
+                    let said = self.remove(&key);
+                    self.insert(key.clone(), entry, said);
                     key
                 }
                 Event::Delete { key, .. } => {
@@ -289,17 +319,23 @@ impl Copy {
             changes.push(Change { key });
         }
         self.revision = newest;
+        self.follow_keys();
         Ok(changes)
     }
 
     fn records<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Record> {
         let range = self.entries.range(kind.to_owned()..);
         let range = range.take_while(move |(key, _)| key.starts_with(kind));
-        range.filter_map(|(_, entry)| entry.record.as_ref().ok())
+        range.filter_map(move |(key, entry)| self.said(key, entry))
     }
 
     fn record(&self, key: &str) -> Option<&Record> {
-        self.entries.get(key)?.record.as_ref().ok()
+        self.said(key, self.entries.get(key)?)
+    }
+
+    /// What an entry says, or has said before a newer program wrote it again.
+    fn said<'a>(&'a self, key: &str, entry: &'a Entry) -> Option<&'a Record> {
+        (entry.record.as_ref().ok()).or_else(|| self.former.get(key))
     }
 
     /// What the fleet has in common.
@@ -325,6 +361,39 @@ impl Copy {
         match self.record(&site_key(name))? {
             Record::Site(site) => Some(site),
             _ => None,
+        }
+    }
+
+    /// Whether a site has nothing but the addresses and ports of its slot, and the slot is that site's. Whoever writes to
+    /// etcd may write anything, and two sites with one address would get each other's packets.
+    #[must_use]
+    pub fn is_in_place(&self, site: &Site) -> bool {
+        let pools = self.meta().map(|meta| &meta.pools);
+        let blocks = pools.and_then(|pools| pools.blocks(site.slot));
+        let blocks = blocks.unwrap_or_default();
+        let fits = (site.ipv4.is_none() || site.ipv4 == blocks.ipv4)
+            && (site.ipv6.is_none() || site.ipv6 == blocks.ipv6)
+            && (site.ports.is_none() || site.ports == blocks.ports);
+        let key = slot_key(site.slot);
+        let is_own = self.entries.get(&key).is_some_and(|slot| {
+            // Of a slot that a newer program has written only the blocks are checked.
+            match self.said(&key, slot) {
+                Some(Record::Slot(_, owner)) => !owner.freed && owner.site == site.name,
+                _ => true,
+            }
+        });
+        fits && is_own
+    }
+
+    /// Why what stands at this key is not what it should be, if so.
+    #[must_use]
+    pub fn fault(&self, key: &str) -> Option<String> {
+        match &self.entries.get(key)?.record {
+            Err(why) => Some(why.to_string()),
+            Ok(Record::Site(site)) if !self.is_in_place(site) => {
+                Some("the site has addresses or ports that are not those of its slot".to_owned())
+            }
+            Ok(_) => None,
         }
     }
 
@@ -407,13 +476,19 @@ impl Copy {
             Some((key.clone(), value, entry.revision))
         };
         let entries: Vec<FileEntry> = self.entries.iter().filter_map(entry).collect();
+        let former = |(key, record): (&String, &Record)| {
+            let value = String::from_utf8(record.encode()).ok()?;
+            Some((key.clone(), value, 0))
+        };
+        let former: Vec<FileEntry> = self.former.iter().filter_map(former).collect();
         let file = File {
             v: VERSION,
             cluster: self.cluster,
             revision: self.revision,
             complete_at: self.complete_at,
-            digest: digest(&entries),
+            digest: digest(entries.iter().chain(&former)),
             entries,
+            former,
         };
         serde_json::to_string(&file).expect("a file has text keys only")
     }
@@ -428,7 +503,7 @@ impl Copy {
             return Err(format!("format {v} of a newer program"));
         }
         let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if file.digest != digest(&file.entries) {
+        if file.digest != digest(file.entries.iter().chain(&file.former)) {
             return Err("the file is damaged: its digest is another".to_owned());
         }
         let mut copy = Self {
@@ -437,9 +512,15 @@ impl Copy {
             complete_at: file.complete_at,
             ..Self::default()
         };
+        let former = file.former.into_iter().filter_map(|(key, value, _)| {
+            let record = Record::decode(&key, value.as_bytes()).ok()?;
+            Some((key, record))
+        });
+        let mut former: BTreeMap<String, Record> = former.collect();
         for (key, value, revision) in file.entries {
             let entry = Entry::new(&key, value.into_bytes(), revision);
-            copy.insert(key, entry);
+            let said = former.remove(&key);
+            copy.insert(key, entry, said);
         }
         Ok(copy)
     }
@@ -448,7 +529,7 @@ impl Copy {
 type FileEntry = (String, String, i64);
 
 /// SHA-256 of the entries, hexadecimal: a disk may give back other bytes than it took.
-fn digest(entries: &[FileEntry]) -> String {
+fn digest<'a>(entries: impl Iterator<Item = &'a FileEntry>) -> String {
     let mut context = digest::Context::new(&digest::SHA256);
     for (key, value, revision) in entries {
         for text in [key, value] {
@@ -474,6 +555,8 @@ struct File {
     complete_at: u64,
     digest: String,
     entries: Vec<FileEntry>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    former: Vec<FileEntry>,
 }
 
 #[cfg(test)]

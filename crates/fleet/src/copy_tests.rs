@@ -1,5 +1,5 @@
 use super::*;
-use crate::record::Pools;
+use crate::record::{Pools, Rest};
 use proptest::prelude::*;
 
 fn fleet() -> PublicKey {
@@ -15,6 +15,7 @@ fn meta(fleet: PublicKey) -> Vec<u8> {
             ..Pools::default()
         },
         restoring: false,
+        rest: Rest::new(),
     })
     .encode()
 }
@@ -215,4 +216,72 @@ fn a_clock_that_was_set_back_makes_no_old_copy_new() {
     copy.was_complete(5_000);
     copy.was_complete(1_000);
     assert_eq!(copy.complete_at(), 1_000);
+}
+
+fn put(key: &str, value: &str, revision: i64) -> Event {
+    Event::Put {
+        key: key.to_owned(),
+        value: value.as_bytes().to_vec(),
+        revision,
+    }
+}
+
+/// Other hubs were updated first, and write sites in a way that this program cannot read.
+#[test]
+fn a_site_that_a_newer_program_has_written_again_stays_as_it_was_known() {
+    let key = |number| PublicKey::from_bytes([number; 32]);
+    let boat = format!(
+        "{{\"v\":1,\"key\":\"{}\",\"next_key\":\"{}\",\"slot\":0,\"enabled\":true}}",
+        key(1),
+        key(2)
+    );
+    let owner = "{\"v\":1,\"site\":\"boat\"}";
+    let newer = "{\"v\":2,\"keys\":[]}";
+    let keys = [1, 2].map(|number| owner_key(&key(number)));
+    let mut copy = Copy::default();
+    let state = BTreeMap::from([(META.to_owned(), stored(meta(fleet()), 1))]);
+    copy.fill(&fleet(), 1, 1, state).unwrap();
+    let known = vec![
+        put("site/boat", &boat, 2),
+        put(&keys[0], owner, 2),
+        put(&keys[1], owner, 2),
+        put("slot/00000000", owner, 2),
+    ];
+    copy.apply(&fleet(), known).unwrap();
+    let before = copy.site("boat").cloned().unwrap();
+    // This one was never known: it is no site here, and its slot is taken all the same.
+    let events = vec![
+        put("site/boat", newer, 3),
+        put("site/van", newer, 3),
+        put("slot/00000000", newer, 3),
+        put("slot/00000001", newer, 3),
+    ];
+    copy.apply(&fleet(), events).unwrap();
+    let read = Copy::from_text(&copy.to_text()).unwrap();
+    assert_eq!(read, copy);
+    let mut filled = read;
+    filled.fill(&fleet(), 1, 3, held(&copy)).unwrap();
+    assert_eq!(filled, copy);
+    assert_eq!(copy.sites().collect::<Vec<_>>(), [&before]);
+    assert_eq!(copy.site_of(&key(1)), Some(&before));
+    assert_eq!(copy.used_slots(), &[0, 1].into());
+    assert_eq!(copy.unreadable().count(), 4);
+    // The site has connected with its next key at a newer hub: the former one opens nothing any more.
+    let delete = |key: &str, revision| Event::Delete {
+        key: key.to_owned(),
+        revision,
+    };
+    copy.apply(&fleet(), vec![delete(&keys[0], 4)]).unwrap();
+    let site = copy.site("boat").unwrap();
+    assert_eq!((site.key, site.next_key), (Some(key(2)), None));
+    copy.apply(&fleet(), vec![put("site/boat", &boat, 5)])
+        .unwrap();
+    assert!(!copy.former.contains_key("site/boat"));
+    copy.apply(
+        &fleet(),
+        vec![put("site/boat", newer, 6), delete("site/boat", 7)],
+    )
+    .unwrap();
+    assert_eq!(copy.sites().count(), 0, "a revoked site is gone");
+    assert!(!copy.former.contains_key("site/boat"));
 }

@@ -13,7 +13,7 @@ use ropewalk_transport::PublicKey;
 
 use crate::copy::{Copy, Entry};
 use crate::record::{
-    Claim, Drain, Invitation, Joined, META, Meta, Owner, Record, Site, claim_key, drain_key,
+    Claim, Drain, Invitation, Joined, META, Meta, Owner, Record, Rest, Site, claim_key, drain_key,
     owner_key, site_key, slot_key,
 };
 
@@ -322,10 +322,10 @@ impl Plan<'_> {
             self.expect.insert(key, Expect::Absent);
             return Ok(None);
         };
+        let is = Expect::Is(entry.value.clone());
+        self.expect.insert(key.clone(), is);
         let record = entry.record.clone();
-        let record = record.map_err(|why| Refusal::Unreadable(key.clone(), why))?;
-        self.expect.insert(key, Expect::Is(entry.value.clone()));
-        Ok(Some(record))
+        Ok(Some(record.map_err(|why| Refusal::Unreadable(key, why))?))
     }
 
     fn meta(&mut self) -> Result<Meta, Unplanned> {
@@ -435,6 +435,7 @@ impl Plan<'_> {
             rate_mbit: None,
             allow: None,
             invitation: None,
+            rest: Rest::new(),
         })
     }
 
@@ -528,7 +529,11 @@ impl Plan<'_> {
             None if now >= invitation.ends => return Err(Refusal::Ended(invitation.ends).into()),
             None => {}
         }
-        invitation.joined = Some(Joined { at: now, key });
+        invitation.joined = Some(Joined {
+            at: now,
+            key,
+            rest: Rest::new(),
+        });
         self.take_proved(meta, key, &name, proved)?;
         site.key = Some(key);
         Ok(self.put_site(site))
@@ -602,7 +607,13 @@ impl Plan<'_> {
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Done, Unplanned> {
-        let site = self.site(&claim.site)?;
+        let site = match self.site(&claim.site) {
+            // Nothing of the site is written here, so what the copy knows will do.
+            Err(Unplanned::Refused(Refusal::Unreadable(..))) => {
+                self.view.copy.site(&claim.site).cloned()
+            }
+            read => read?,
+        };
         let site = site.ok_or_else(|| Refusal::NoSite(claim.site.clone()))?;
         let own = [site.key, site.next_key].contains(&Some(claim.key));
         if !own || !claim.is_genuine() {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::record::Pools;
+use crate::record::{Pools, Rest};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -26,6 +26,7 @@ impl Etcd {
             fleet: key(255),
             pools,
             restoring: false,
+            rest: Rest::new(),
         };
         let stored = crate::copy::Stored {
             value: Record::Meta(meta).encode(),
@@ -110,6 +111,7 @@ fn invited(name: &str, number: u8) -> Request {
         key: key(number),
         ends: 100,
         joined: None,
+        rest: Rest::new(),
     };
     Request::Add {
         name: name.to_owned(),
@@ -141,7 +143,8 @@ fn an_invitation_is_used_once_and_again_only_by_the_same_key() {
         etcd.write(&enrol(100, 2, true, 10)),
         Err(Refusal::Used(Joined {
             at: 10,
-            key: key(1)
+            key: key(1),
+            rest: Rest::new(),
         }))
     );
     let Done::Site(again) = etcd.write(&enrol(100, 1, true, 200)).unwrap() else {
@@ -321,4 +324,58 @@ proptest! {
         let addresses: BTreeSet<_> = etcd.0.sites().map(|site| site.ipv4).collect();
         prop_assert!(sites == slots && sites == ports.len() && sites == addresses.len());
     }
+}
+
+/// A hub of a newer version has written the site.
+#[test]
+fn fields_of_a_newer_program_stay_when_a_record_is_written_again() {
+    let mut etcd = Etcd::new();
+    etcd.write(&invited("boat", 100)).unwrap();
+    let text = |etcd: &Etcd, key: &str| {
+        let entry = &etcd.0.entries()[key];
+        String::from_utf8(entry.value.clone()).unwrap()
+    };
+    let newer = text(&etcd, "site/boat")
+        .replacen("\"v\":1", "\"v\":1,\"colour\":{\"deep\":[1,2]}", 1)
+        .replacen("\"ends\":100", "\"ends\":100,\"by\":\"me\"", 1);
+    etcd.1 += 1;
+    let put = crate::copy::Event::Put {
+        key: "site/boat".to_owned(),
+        value: newer.into_bytes(),
+        revision: etcd.1,
+    };
+    etcd.0.apply(&key(255), vec![put]).unwrap();
+    etcd.write(&enrol(100, 1, true, 10)).unwrap();
+    assert_eq!(etcd.0.site("boat").unwrap().key, Some(key(1)));
+    let after = text(&etcd, "site/boat");
+    for part in ["\"colour\":{\"deep\":[1,2]}", "\"by\":\"me\""] {
+        assert!(after.contains(part), "{after}");
+    }
+}
+
+#[test]
+fn a_claim_is_written_beside_a_site_that_a_newer_program_has_written() {
+    let own = ropewalk_transport::Identity::from_seed([4; 32]).unwrap();
+    let mut etcd = Etcd::new();
+    let credential = Credential::Key(own.public_key());
+    let van = Request::Add {
+        name: "van".to_owned(),
+        credential,
+        terms: Terms::default(),
+    };
+    etcd.write(&van).unwrap();
+    etcd.1 += 1;
+    let put = crate::copy::Event::Put {
+        key: "site/van".to_owned(),
+        value: b"{\"v\":2}".to_vec(),
+        revision: etcd.1,
+    };
+    etcd.0.apply(&key(255), vec![put]).unwrap();
+    etcd.write(&Request::Claim(signed(&own, 2))).unwrap();
+    assert_eq!(etcd.0.claims().count(), 1);
+    let disable = Request::Enable {
+        name: "van".to_owned(),
+        enabled: false,
+    };
+    assert!(matches!(etcd.write(&disable), Err(Refusal::Unreadable(..))));
 }

@@ -15,8 +15,10 @@
 //! Invariant: a slot or a key has one site. Only a transaction that finds its key absent, or a slot freed, makes it. All blocks of a site
 //! follow from its slot and the pools, so a block is never given twice.
 //!
-//! Values are JSON with a version `v`. An operator reads them with `etcdctl`, and unknown fields do not matter to an
-//! older program. Whoever changes the meaning of a field raises the version, and older programs leave that record alone.
+//! Values are JSON with a version `v`. An operator reads them with `etcdctl`. Hubs of neighbouring versions work together:
+//! a program keeps the fields that it does not know when it writes a record again ([`Rest`]). Whoever changes the meaning
+//! of a field raises the version. Older programs leave that record alone, and go by what it said before
+//! ([`crate::copy`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -75,6 +77,9 @@ pub enum Record {
     Claim(Claim),
 }
 
+/// Fields of a newer program, which a record keeps when it is written again.
+pub type Rest = serde_json::Map<String, serde_json::Value>;
+
 /// What the whole fleet has in common.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
@@ -85,6 +90,9 @@ pub struct Meta {
     /// A backup is being written back: nothing else is written meanwhile.
     #[serde(default, skip_serializing_if = "is_false")]
     pub restoring: bool,
+    /// Fields of a newer program.
+    #[serde(flatten)]
+    pub rest: Rest,
 }
 
 /// Where the blocks of sites come from.
@@ -111,6 +119,9 @@ pub struct Pools {
     /// So many blocks at the beginning of each pool of addresses are for the network and the hubs.
     #[serde(default = "reserved")]
     pub reserved: u32,
+    /// Fields of a newer program.
+    #[serde(flatten)]
+    pub rest: Rest,
 }
 
 const fn whole_v4() -> u8 {
@@ -327,6 +338,9 @@ pub struct Site {
     /// The invitation by which it joins or has joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invitation: Option<Invitation>,
+    /// Fields of a newer program.
+    #[serde(flatten)]
+    pub rest: Rest,
 }
 
 const fn one() -> u32 {
@@ -361,6 +375,9 @@ pub struct Invitation {
     /// Who has used it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,
+    /// Fields of a newer program.
+    #[serde(flatten)]
+    pub rest: Rest,
 }
 
 /// The use of an invitation.
@@ -370,6 +387,9 @@ pub struct Joined {
     pub at: u64,
     /// By this key.
     pub key: PublicKey,
+    /// Fields of a newer program.
+    #[serde(flatten)]
+    pub rest: Rest,
 }
 
 /// Whose a slot or a key is.
@@ -501,6 +521,12 @@ pub fn site_key(name: &str) -> String {
 pub fn slot_key(slot: u32) -> String {
     format!("slot/{slot:08x}")
 }
+/// The slot with this key, if it is one of a slot.
+#[must_use]
+pub fn slot_of(key: &str) -> Option<u32> {
+    let slot = u32::from_str_radix(key.strip_prefix("slot/")?, 16).ok()?;
+    (slot_key(slot) == key).then_some(slot)
+}
 /// Key of the owner of a public key.
 #[must_use]
 pub fn owner_key(key: &PublicKey) -> String {
@@ -579,10 +605,7 @@ impl Record {
                 Ok(Self::Site(Box::new(Site { name, ..site })))
             }
             "slot" => {
-                let slot = u32::from_str_radix(rest, 16).map_err(|_| Unreadable::Key)?;
-                if slot_key(slot) != key {
-                    return Err(Unreadable::Key);
-                }
+                let slot = slot_of(key).ok_or(Unreadable::Key)?;
                 Ok(Self::Slot(slot, owner(value)?))
             }
             "key" => {
@@ -675,6 +698,7 @@ mod tests {
             shared: vec!["192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap()],
             ports: 1024,
             reserved: 16,
+            rest: Rest::new(),
         }
     }
 
@@ -755,6 +779,7 @@ mod tests {
             fleet: hub,
             pools,
             restoring: false,
+            rest: Rest::new(),
         });
         assert!(matches!(
             Record::decode(META, &meta.encode()),

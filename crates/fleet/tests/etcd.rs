@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ropewalk_fleet::plan::Credential;
-use ropewalk_fleet::record::Invitation;
+use ropewalk_fleet::record::{Invitation, Rest};
 use ropewalk_fleet::store::WRITES_WAIT_MAX;
 use ropewalk_fleet::{
     Claim, EtcdState, Fleet, FleetKey, HubLease, Login, Options, Pools, Refusal, Request,
@@ -170,6 +170,7 @@ impl Etcd {
             shared: (1..200).map(|n| [192, 0, 2, n].into()).collect(),
             ports: 1008,
             reserved: 16,
+            rest: Rest::new(),
         };
         backup::init(&self.options("init"), &pools).unwrap();
     }
@@ -206,6 +207,7 @@ fn invite(name: &str, number: u32) -> Request {
         key: key(number),
         ends: u64::MAX,
         joined: None,
+        rest: Rest::new(),
     };
     Request::Add {
         name: name.to_owned(),

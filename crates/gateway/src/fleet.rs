@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use ropewalk_api::{EtcdStatus, FleetHub, FleetStatus};
 use ropewalk_config::{FleetConfig, HubConfig};
+use ropewalk_fleet::record::Rest;
 use ropewalk_fleet::{Copy, EtcdState, Fleet, Login, Options, Pools, Tls};
 use ropewalk_host::files;
 use ropewalk_session::WEIGHT_MAX;
@@ -78,6 +79,7 @@ pub fn pools(hub: &HubConfig) -> Pools {
             .unwrap_or_default(),
         ports: shared.map_or(0, |shared| shared.ports),
         reserved: RESERVED,
+        rest: Rest::new(),
     }
 }
 
@@ -104,7 +106,8 @@ pub fn sites(copy: &Copy, hub: &HubConfig) -> anyhow::Result<Sites> {
 
 /// The same, whatever the pools of the hub.
 fn known(copy: &Copy) -> Sites {
-    Sites::of(copy.sites().map(site).collect())
+    let sites = copy.sites().filter(|site| copy.is_in_place(site));
+    Sites::of(sites.map(site).collect())
 }
 
 fn check_pools(copy: &Copy, hub: &HubConfig) -> anyhow::Result<()> {
@@ -188,15 +191,24 @@ fn status(fleet: &Fleet, hub: &HubConfig, config: &FleetConfig) -> FleetStatus {
     );
     if known.unreadable > 0 {
         problems.push(format!(
-            "{} records in etcd cannot be read: update this hub, or look at them with `etcdctl get --prefix /ropewalk/{}/`",
+            "{} records in etcd cannot be read, and this hub goes by what they said before: update this hub, or look at \
+             them with `etcdctl get --prefix /ropewalk/{}/`",
             known.unreadable, config.name
         ));
     }
-    let (sites, hubs, pools) = fleet.read(|copy| {
+    if known.panics > 0 {
+        problems.push(format!(
+            "the thread that follows etcd has failed and begun again {} times since the start: please report what the log \
+             says of it",
+            known.panics
+        ));
+    }
+    let (sites, hubs, pools, misplaced) = fleet.read(|copy| {
         let wrong = check_pools(copy, hub).err();
-        (copy.sites().count(), hubs(copy), wrong)
+        (copy.sites().count(), hubs(copy), wrong, misplaced(copy))
     });
     problems.extend(pools.map(|error| error.to_string()));
+    problems.extend(misplaced);
     FleetStatus {
         name: config.name.clone(),
         key: config.key.to_string(),
@@ -210,6 +222,18 @@ fn status(fleet: &Fleet, hub: &HubConfig, config: &FleetConfig) -> FleetStatus {
         problems,
         hubs,
     }
+}
+
+/// Which sites are not served because somebody has given them addresses of others, in words.
+fn misplaced(copy: &Copy) -> Option<String> {
+    let mut sites = copy.sites().filter(|site| !copy.is_in_place(site));
+    let first = sites.next()?;
+    Some(format!(
+        "site {} and {} others are not served, because etcd has other addresses or ports for them than those of their \
+         slots: revoke and invite them anew, or write a backup back",
+        first.name,
+        sites.count()
+    ))
 }
 
 fn etcd(state: EtcdState) -> EtcdStatus {
@@ -294,6 +318,7 @@ mod tests {
         });
         let mut copy = Copy::default();
         copy.fill(&fleet, 1, 1, stored.collect::<BTreeMap<_, _>>())
+            rest: Rest::new(),
             .unwrap();
         copy
     }
@@ -317,5 +342,41 @@ mod tests {
         let hubs = hubs(&copy);
         assert_eq!(hubs.len(), 1);
         assert!(!hubs[0].runs && hubs[0].drained_since == Some(5));
+    /// Whoever writes to etcd may write anything.
+    #[test]
+    fn a_site_with_the_addresses_of_another_one_is_not_served_and_is_named() {
+        let own = hub("10.9.0.0/16");
+        let pools = pools(&own);
+        let mut records = Vec::new();
+        for (slot, name) in [(0, "boat"), (1, "van"), (2, "car")] {
+            let site = format!(
+                "{{\"v\":1,\"key\":\"{}\",\"slot\":{slot},\"ipv4\":\"{}\",\"enabled\":true}}",
+                PublicKey::from_bytes([2 + u8::try_from(slot).unwrap(); 32]),
+                // The van has the address of the boat, and the car that of its slot.
+                pools
+                    .blocks(if slot == 1 { 0 } else { slot })
+                    .unwrap()
+                    .ipv4
+                    .unwrap()
+            );
+            // The slot of the car is the boat's.
+            let owner = if name == "car" { "boat" } else { name };
+            let owner = format!("{{\"v\":1,\"site\":\"{owner}\"}}");
+            for (key, text) in [
+                (format!("site/{name}"), site),
+                (format!("slot/{slot:08x}"), owner),
+            ] {
+                records.push(Record::decode(&key, text.as_bytes()).unwrap());
+            }
+        }
+        let copy = copy(pools, records);
+        let served = sites(&copy, &own).unwrap();
+        let names: Vec<_> = served.all().iter().map(|site| &site.name).collect();
+        assert_eq!(names, ["boat"]);
+        let words = misplaced(&copy).unwrap();
+        assert!(words.contains("site car and 1 others"), "{words}");
+        assert!(copy.fault("site/van").is_some() && copy.fault("site/boat").is_none());
+    }
+
     }
 }

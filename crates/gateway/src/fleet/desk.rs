@@ -13,6 +13,7 @@ use ropewalk_config::token::{HUBS_MAX, Place};
 use ropewalk_config::{FleetConfig, HubConfig};
 use ropewalk_fleet::backup::Difference;
 use ropewalk_fleet::plan::Credential as Proof;
+use ropewalk_fleet::record::Rest;
 use ropewalk_fleet::{Copy, Done, EtcdState, Fleet, Invitation, Request, WriteError, backup};
 use ropewalk_host::files;
 use ropewalk_transport::PublicKey;
@@ -101,6 +102,7 @@ impl<'a> Desk<'a> {
                 key: invitation.key,
                 ends: invitation.ends.unix(),
                 joined: None,
+                rest: Rest::new(),
             }),
         };
         let request = Request::Add {
@@ -324,6 +326,7 @@ mod tests {
         let records = hubs.iter().enumerate().map(hub);
         let records = records.chain(drained.iter().map(drain)).chain([meta]);
         let stored = records.map(|record| {
+            rest: Rest::new(),
             let value = record.encode();
             (record.key(), Stored { value, revision: 1 })
         });
