@@ -144,7 +144,7 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
         }
         let meta = Meta {
             fleet: options.key,
-            pools: pools.clone(),
+            pools,
             restoring: false,
             rest,
         };
@@ -219,17 +219,27 @@ pub fn restore(options: &Options, file: &Path, force: bool) -> anyhow::Result<Di
         let prefix = options.prefix();
         let (_, there) = read(&mut client, &prefix).await?;
         let mut there = entries(there);
-        if let Some(Ok(Record::Meta(other))) = there.get(META).map(|entry| &entry.record)
-            && other.fleet != options.key
-        {
-            return Err(Foreign::Other(other.fleet).into());
+        match there.get(META).map(|entry| &entry.record) {
+            Some(Ok(Record::Meta(other))) if other.fleet != options.key => {
+                return Err(Foreign::Other(other.fleet).into());
+            }
+            // It may be another fleet's, and has more than this program would write.
+            Some(Err(why @ Unreadable::Newer(_))) => {
+                bail!("the record of the fleet in etcd is not replaced: {why}");
+            }
+            Some(_) | None => {}
         }
         there.retain(|key, _| !is_of_running_hub(key));
         let difference = compare(wanted, &there);
         if there.is_empty() || force {
-            return write(&mut client, &prefix, meta, wanted)
-                .await
-                .map(|()| difference);
+            let written = write(&mut client, &prefix, meta, wanted).await;
+            return written.map(|()| difference).with_context(|| {
+                format!(
+                    "the backup was not written back as a whole, and the fleet may be closed to changes until it is: known \
+                     sites go on, and nobody joins; repeat `ropewalk fleet restore --force {}`",
+                    file.display()
+                )
+            });
         }
         if difference == Difference::default() {
             return Ok(difference);

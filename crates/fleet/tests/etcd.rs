@@ -771,6 +771,76 @@ fn writes_end_by_their_deadline_and_too_many_are_refused_at_once() {
 }
 
 #[test]
+fn a_restore_that_breaks_off_says_that_the_fleet_is_closed_and_how_to_go_on() {
+    with_etcd(|etcd| {
+        etcd.init();
+        let hub = etcd.hub("copy");
+        let mut state: std::collections::BTreeMap<_, _> = hub.read(|copy| {
+            let entries = copy.entries().iter();
+            let stored = entries.map(|(key, entry)| {
+                let (value, revision) = (entry.value.clone(), entry.revision);
+                (
+                    key.clone(),
+                    ropewalk_fleet::copy::Stored { value, revision },
+                )
+            });
+            stored.collect()
+        });
+        // More than etcd takes.
+        let large = ropewalk_fleet::copy::Stored {
+            value: vec![b' '; 4 << 20],
+            revision: 1,
+        };
+        state.insert("site/large".to_owned(), large);
+        let mut copy = ropewalk_fleet::Copy::default();
+        copy.fill(&fleet_key().public_key(), 1, 1, state).unwrap();
+        let file = etcd.directory.path().join("backup");
+        std::fs::write(&file, copy.to_text()).unwrap();
+        let error = backup::restore(&etcd.options("command"), &file, true).unwrap_err();
+        let words = format!("{error:#}");
+        for part in ["may be closed to changes", "fleet restore --force"] {
+            assert!(words.contains(part), "{words}");
+        }
+        let refused = hub.write(invite("boat", 1), Duration::from_secs(2));
+        assert!(
+            matches!(refused, Err(WriteError::Refused(Refusal::Restoring))),
+            "{refused:?}"
+        );
+    });
+}
+
+#[test]
+fn a_thread_that_has_panicked_is_counted_and_follows_again_with_all_that_was_not_told() {
+    with_etcd(|etcd| {
+        etcd.init();
+        let (told, news) = std::sync::mpsc::channel();
+        let first = std::sync::atomic::AtomicBool::new(true);
+        let tell = move |changes: &[ropewalk_fleet::Change]| {
+            assert!(
+                !first.swap(false, std::sync::atomic::Ordering::Relaxed),
+                "a fault"
+            );
+            let _ = told.send(changes.to_vec());
+        };
+        let hub = Fleet::open(etcd.options("copy"), Box::new(tell)).unwrap();
+        until("the hub follows", || hub.status().etcd == EtcdState::There);
+        assert_eq!(hub.status().panics, 1);
+        let news = news.recv_timeout(Duration::from_secs(5)).unwrap();
+        assert!(news.iter().any(|change| change.key == "meta"), "{news:?}");
+        hub.set_lease(Some(lease("a", 50)));
+        hub.write(invite("boat", 1), PATIENCE).unwrap();
+        until("the lease is there", || {
+            hub.read(|copy| copy.hub("a").is_some())
+        });
+        // The hub has another key, and has the same record.
+        hub.set_lease(Some(lease("a", 51)));
+        until("the record has the new key", || {
+            hub.read(|copy| copy.hub("a").is_some_and(|hub| hub.key == key(51)))
+        });
+    });
+}
+
+#[test]
 fn a_panic_on_the_thread_is_seen_by_its_owner() {
     with_etcd(|etcd| {
         etcd.init();
@@ -867,6 +937,11 @@ fn a_fleet_whose_record_alone_is_missing_or_is_anothers_is_not_made_or_replaced(
         Etcd::ctl(&["put", meta, &other]).unwrap();
         let refused = backup::restore(&options, &file, true).unwrap_err();
         assert!(refused.to_string().contains("another fleet"), "{refused}");
+        Etcd::ctl(&["put", meta, "{\"v\":2}"]).unwrap();
+        let refused = backup::restore(&options, &file, true).unwrap_err();
+        assert!(refused.to_string().contains("newer version"), "{refused}");
+        let there = Etcd::ctl(&["get", "--print-value-only", meta]).unwrap();
+        assert_eq!(there.trim(), "{\"v\":2}", "it was not touched");
         Etcd::ctl(&["del", "--prefix", "/ropewalk/test/"]).unwrap();
         backup::restore(&options, &file, false).unwrap();
         until("the hub follows", || {
