@@ -330,7 +330,7 @@ fn etcd_is_away(scene: &mut Scene, site: &Gateway) {
     let finished = scene.hubs[0].run(&["invite", "other"]).unwrap();
     let refused = format!("{:#}", finished.success().unwrap_err());
     for part in [
-        "the running hub misses etcd since 20",
+        "for the running hub etcd is away since 20",
         "etcd does not answer for",
         "nothing was changed",
         "Known sites go on",
@@ -340,7 +340,7 @@ fn etcd_is_away(scene: &mut Scene, site: &Gateway) {
     let shown = scene.hubs[0].run(&["fleet", "status"]).unwrap();
     let shown = shown.success().unwrap();
     assert!(
-        shown.contains("etcd away since") && shown.contains("s old;"),
+        shown.contains("etcd is away since") && shown.contains("s old;"),
         "{shown}"
     );
     let gap = call.elapsed();

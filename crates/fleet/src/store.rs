@@ -4,7 +4,8 @@
 //! that it decides is in [`crate::copy`] and [`crate::plan`].
 //!
 //! Invariant: reads come from the copy, and never wait for etcd. A write ends by its deadline. One that etcd has not
-//! confirmed is an error that says so. When the thread ends, whatever the reason, [`Status::etcd`] says so.
+//! confirmed is an error that says so. A thread that panics is started again after a pause, counts that, and says so in
+//! [`Status::etcd`] meanwhile.
 
 mod follow;
 /// What commands need too.
@@ -16,7 +17,7 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -25,6 +26,7 @@ use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use ropewalk_config::values::parse_name;
 use ropewalk_host::files;
 use ropewalk_transport::PublicKey;
+use ropewalk_types::Pace;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::copy::{Change, Copy};
@@ -58,6 +60,16 @@ const FILE_BYTES_MAX: u64 = 1 << 29;
 /// Life of a hub's lease without a sign of life, seconds. Shorter ones say sooner that a hub is gone, longer ones
 /// outlast an election of etcd. Sites do not wait for it.
 pub const LEASE_SECONDS: i64 = 10;
+/// Pause after a panic of the thread, and the longest one: each in a row doubles it. Longer: fewer lines about a fault that
+/// comes again at once, and later news where it does not.
+const RESTART: Duration = Duration::from_secs(1);
+const RESTART_MAX: Duration = Duration::from_secs(60);
+/// How often the thread looks meanwhile for writes, and whether the fleet was closed. Longer: less work, later answers.
+const RESTING: Duration = Duration::from_millis(20);
+/// What goes wrong again and again causes a line in the log once in this time on average. Longer: a shorter log.
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
+/// And this often in a row.
+const LINES: u32 = 5;
 /// Most claims that wait for etcd: one of each site of the largest cell.
 pub const CLAIMS_MAX: usize = 1 << 17;
 
@@ -201,13 +213,25 @@ pub enum EtcdState {
         /// What is wrong, and what to do.
         why: String,
     },
-    /// The thread has ended: nothing is followed or written any more. It was closed, or has panicked.
+    /// The thread has ended: nothing is followed or written. It was closed, or has panicked and begins again soon.
     Ended {
         /// Since when.
         since: u64,
         /// Why.
         why: String,
     },
+}
+
+impl EtcdState {
+    /// Since when it is not there.
+    const fn since(&self) -> Option<u64> {
+        match self {
+            Self::There => None,
+            Self::Away { since, .. } | Self::Foreign { since, .. } | Self::Ended { since, .. } => {
+                Some(*since)
+            }
+        }
+    }
 }
 
 /// What a hub knows of its fleet's state.
@@ -231,6 +255,8 @@ pub struct Status {
     pub file_failures: u64,
     /// Why the file on the disk is older than the copy, if the last attempt to write it failed.
     pub file_problem: Option<String>,
+    /// How often the thread has panicked.
+    pub panics: u64,
 }
 
 /// Why a write was not confirmed.
@@ -293,6 +319,22 @@ pub enum Unqueued {
     Older,
 }
 
+/// What lines in the log are about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Topic {
+    Etcd,
+    Lease,
+    Records,
+}
+
+/// Lines about one topic.
+#[derive(Debug, Default)]
+struct Lines {
+    pace: Pace,
+    /// Whether the last line said that something is wrong.
+    told: bool,
+}
+
 /// What the thread and its users share.
 pub(crate) struct Shared {
     pub options: Options,
@@ -309,6 +351,9 @@ pub(crate) struct Shared {
     /// Slots that writes under way ask for.
     slots: Mutex<BTreeSet<u32>>,
     writes: AtomicUsize,
+    panics: AtomicU64,
+    begun: Instant,
+    lines: Mutex<[Lines; 3]>,
     permits: Semaphore,
     line: tokio::sync::Mutex<write::Line>,
     claims_there: Notify,
@@ -345,6 +390,36 @@ impl Moment {
 }
 
 impl Shared {
+    fn new(options: Options, copy: Copy) -> Self {
+        let etcd = EtcdState::Away {
+            since: now(),
+            why: "not yet connected".to_owned(),
+        };
+        let complete_at = copy.complete_at();
+        let age = Duration::from_secs(now().saturating_sub(complete_at));
+        Self {
+            options,
+            age: Mutex::new((complete_at > 0).then(|| (age, Instant::now()))),
+            revision: watch::Sender::new(copy.revision()),
+            copy: RwLock::new(copy),
+            etcd: Mutex::new(etcd),
+            claims: Mutex::default(),
+            lease: Mutex::default(),
+            lease_problem: Mutex::default(),
+            file: Mutex::default(),
+            slots: Mutex::default(),
+            writes: AtomicUsize::new(0),
+            panics: AtomicU64::new(0),
+            begun: Instant::now(),
+            lines: Mutex::default(),
+            permits: Semaphore::new(WRITES_MAX),
+            line: tokio::sync::Mutex::default(),
+            claims_there: Notify::new(),
+            lease_there: Notify::new(),
+            stop: Notify::new(),
+        }
+    }
+
     fn read<T>(&self, read: impl FnOnce(&Copy) -> T) -> T {
         read(&self.copy.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -368,44 +443,81 @@ impl Shared {
         *lock(&self.etcd) == EtcdState::There
     }
 
-    fn has_ended(&self, why: String) {
-        *lock(&self.etcd) = EtcdState::Ended { since: now(), why };
+    /// Whether a line may say now that something is wrong.
+    fn may_tell(&self, topic: Topic) -> bool {
+        let now = ropewalk_types::Instant::ZERO + self.begun.elapsed();
+        let lines = &mut lock(&self.lines)[topic as usize];
+        let allowed = lines.pace.allows(now, LINE_INTERVAL, LINES);
+        lines.told |= allowed;
+        allowed
     }
 
-    fn is_there(&self) {
-        let mut etcd = lock(&self.etcd);
-        if *etcd != EtcdState::There {
-            tracing::info!("etcd is there: the copy of the fleet's state follows");
-            *etcd = EtcdState::There;
+    /// Whether the last line said that something is wrong, which is right again.
+    fn has_told(&self, topic: Topic) -> bool {
+        std::mem::take(&mut lock(&self.lines)[topic as usize].told)
+    }
+
+    /// Says what is wrong with records that have changed.
+    fn tell_faults(&self, changes: &[Change]) {
+        let faults: Vec<_> = self.read(|copy| {
+            let fault = |change: &Change| Some((change.key.clone(), copy.fault(&change.key)?));
+            changes.iter().filter_map(fault).collect()
+        });
+        if let Some((key, why)) = faults.first()
+            && self.may_tell(Topic::Records)
+        {
+            tracing::error!(
+                key,
+                why,
+                count = faults.len(),
+                "records in etcd are not believed; this hub goes by what they said before, if it could read that"
+            );
         }
     }
 
-    fn is_away(&self, reason: String) {
+    fn is_there(&self) {
+        *lock(&self.etcd) = EtcdState::There;
+        if self.has_told(Topic::Etcd) {
+            tracing::info!("etcd is there: the copy of the fleet's state follows");
+        }
+    }
+
+    /// Notes that there is nothing to follow. The time is that of the beginning, whatever has come in between.
+    fn misses(&self, make: impl FnOnce(u64) -> EtcdState) {
         let mut etcd = lock(&self.etcd);
-        match &mut *etcd {
-            EtcdState::Away { why, .. } => *why = reason,
-            EtcdState::There | EtcdState::Foreign { .. } | EtcdState::Ended { .. } => {
-                tracing::warn!(
-                    reason,
-                    "etcd is away: known sites go on; invitations and revocations fail until it is back"
-                );
-                *etcd = EtcdState::Away {
-                    since: now(),
-                    why: reason,
-                };
+        let state = make(etcd.since().unwrap_or_else(now));
+        let is_news = std::mem::discriminant(&*etcd) != std::mem::discriminant(&state)
+            || !lock(&self.lines)[Topic::Etcd as usize].told;
+        *etcd = state.clone();
+        drop(etcd);
+        if !is_news || !self.may_tell(Topic::Etcd) {
+            return;
+        }
+        match state {
+            EtcdState::There => {}
+            EtcdState::Away { why, .. } => tracing::warn!(
+                why,
+                "etcd is away: known sites go on; invitations and revocations fail until it is back"
+            ),
+            EtcdState::Foreign { why, .. } => {
+                tracing::error!(why, "the copy of the fleet's state is kept as it is");
+            }
+            EtcdState::Ended { why, .. } => {
+                tracing::error!(why, "nobody follows etcd now: known sites go on");
             }
         }
     }
 
-    fn is_foreign(&self, reason: String) {
-        let mut etcd = lock(&self.etcd);
-        if !matches!(&*etcd, EtcdState::Foreign { why, .. } if *why == reason) {
-            tracing::error!(reason, "the copy of the fleet's state is kept as it is");
-            *etcd = EtcdState::Foreign {
-                since: now(),
-                why: reason,
-            };
-        }
+    fn has_ended(&self, why: String) {
+        self.misses(|since| EtcdState::Ended { since, why });
+    }
+
+    fn is_away(&self, why: String) {
+        self.misses(|since| EtcdState::Away { since, why });
+    }
+
+    fn is_foreign(&self, why: String) {
+        self.misses(|since| EtcdState::Foreign { since, why });
     }
 }
 
@@ -438,7 +550,12 @@ impl Drop for Reply {
     fn drop(&mut self) {
         if !self.given {
             self.shared.writes.fetch_sub(1, Ordering::Relaxed);
-            let why = "it ended while it had this write".to_owned();
+            let why = match &*lock(&self.shared.etcd) {
+                EtcdState::Ended { why, .. } => why.clone(),
+                EtcdState::There | EtcdState::Away { .. } | EtcdState::Foreign { .. } => {
+                    "it ended while it had this write".to_owned()
+                }
+            };
             let _ = self.to.send(Err(WriteError::Ended { why }));
         }
     }
@@ -447,32 +564,79 @@ impl Drop for Reply {
 /// What is told after each change of the copy.
 pub type Tell = Box<dyn Fn(&[Change]) + Send>;
 
-/// The thread. Whatever ends it, the owner is told.
+/// The thread. Whatever ends it, the owner is told. After a panic it begins again: the hub serves its sites meanwhile, and
+/// ending the hub would cut all tunnels.
 fn run(
     runtime: tokio::runtime::Runtime,
     shared: &Arc<Shared>,
-    tell: Tell,
-    jobs: mpsc::UnboundedReceiver<Job>,
+    tell: &Tell,
+    mut jobs: mpsc::UnboundedReceiver<Job>,
 ) {
-    let both = async {
-        tokio::join!(follow::follow(shared, tell), write::serve(shared, jobs));
-    };
-    let why = match catch_unwind(AssertUnwindSafe(|| runtime.block_on(both))) {
-        Ok(()) => "the fleet was closed".to_owned(),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            let why = format!("it has panicked: {}", text.unwrap_or("without words"));
-            tracing::error!(
-                why,
-                "the thread that follows etcd has ended; restart the hub"
-            );
-            why
+    let (mut made, mut pause, mut again) = (Some(runtime), RESTART, false);
+    loop {
+        let begun = Instant::now();
+        let runtime = made.take().map_or_else(new_runtime, Ok);
+        let why = match runtime {
+            Ok(runtime) => {
+                let both = async {
+                    tokio::join!(
+                        follow::follow(shared, tell, again),
+                        write::serve(shared, &mut jobs)
+                    );
+                };
+                let lived = catch_unwind(AssertUnwindSafe(|| runtime.block_on(both)));
+                // A name that is being looked up, or a disk that hangs, keeps nobody waiting.
+                runtime.shutdown_timeout(Duration::ZERO);
+                match lived {
+                    Ok(()) => break,
+                    Err(panic) => {
+                        shared.panics.fetch_add(1, Ordering::Relaxed);
+                        let text = panic.downcast_ref::<String>().map(String::as_str);
+                        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                        format!("it has panicked: {}", text.unwrap_or("without words"))
+                    }
+                }
+            }
+            Err(error) => format!("it cannot begin: {error}"),
+        };
+        if begun.elapsed() > RESTART_MAX {
+            pause = RESTART;
         }
-    };
-    shared.has_ended(why);
-    // A name that is being looked up, or a disk that hangs, keeps nobody waiting.
-    runtime.shutdown_timeout(Duration::ZERO);
+        let seconds = pause.as_secs();
+        shared.has_ended(format!(
+            "the thread that follows etcd begins again after {seconds} s; {why}"
+        ));
+        // The connection of writes was one of the runtime that is gone.
+        if let Ok(mut line) = shared.line.try_lock() {
+            *line = write::Line::default();
+        }
+        if !rest(&mut jobs, pause) {
+            break;
+        }
+        (pause, again) = ((2 * pause).min(RESTART_MAX), true);
+    }
+    let why = "the fleet was closed".to_owned();
+    *lock(&shared.etcd) = EtcdState::Ended { since: now(), why };
+}
+
+fn new_runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
+/// Waits so long, and answers writes meanwhile. `false` when the fleet is closed.
+fn rest(jobs: &mut mpsc::UnboundedReceiver<Job>, pause: Duration) -> bool {
+    let end = Instant::now() + pause;
+    while Instant::now() < end {
+        match jobs.try_recv() {
+            // Its answer says that nobody writes now.
+            Ok(job) => drop(job),
+            Err(mpsc::error::TryRecvError::Empty) => std::thread::sleep(RESTING),
+            Err(mpsc::error::TryRecvError::Disconnected) => return false,
+        }
+    }
+    true
 }
 
 /// A fleet's state as one hub has it.
@@ -517,37 +681,12 @@ impl Fleet {
         // Somebody has changed the configuration: the copy is another fleet's.
         let own = copy.meta().is_some_and(|meta| meta.fleet == options.key);
         let copy = if own { copy } else { Copy::default() };
-        let etcd = EtcdState::Away {
-            since: now(),
-            why: "not yet connected".to_owned(),
-        };
-        let complete_at = copy.complete_at();
-        let age = Duration::from_secs(now().saturating_sub(complete_at));
-        let shared = Arc::new(Shared {
-            options,
-            age: Mutex::new((complete_at > 0).then(|| (age, Instant::now()))),
-            revision: watch::Sender::new(copy.revision()),
-            copy: RwLock::new(copy),
-            etcd: Mutex::new(etcd),
-            claims: Mutex::default(),
-            lease: Mutex::default(),
-            lease_problem: Mutex::default(),
-            file: Mutex::default(),
-            slots: Mutex::default(),
-            writes: AtomicUsize::new(0),
-            permits: Semaphore::new(WRITES_MAX),
-            line: tokio::sync::Mutex::default(),
-            claims_there: Notify::new(),
-            lease_there: Notify::new(),
-            stop: Notify::new(),
-        });
+        let shared = Arc::new(Shared::new(options, copy));
         let (jobs, receiver) = mpsc::unbounded_channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = new_runtime()?;
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("fleet".to_owned());
-        let thread = thread.spawn(move || run(runtime, &of_thread, tell, receiver));
+        let thread = thread.spawn(move || run(runtime, &of_thread, &tell, receiver));
         let thread = thread.context("cannot start the thread that follows etcd")?;
         Ok(Self {
             shared,
@@ -572,6 +711,7 @@ impl Fleet {
             revision,
             age,
             writes: self.shared.writes.load(Ordering::Relaxed),
+            panics: self.shared.panics.load(Ordering::Relaxed),
             file_failures,
             file_problem,
             claims_waiting: lock(&self.shared.claims).len(),
@@ -669,5 +809,62 @@ impl Drop for Fleet {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared() -> Shared {
+        let options = Options {
+            fleet: "test".to_owned(),
+            key: PublicKey::from_bytes([1; 32]),
+            endpoints: Vec::new(),
+            tls: None,
+            login: None,
+            file: PathBuf::new(),
+            read_only: true,
+        };
+        Shared::new(options, Copy::default())
+    }
+
+    #[test]
+    fn trouble_with_etcd_has_begun_when_it_began_whatever_kind_it_is_now() {
+        let shared = shared();
+        let why = || "no answer".to_owned();
+        let since = || lock(&shared.etcd).since();
+        *lock(&shared.etcd) = EtcdState::Away {
+            since: 5,
+            why: why(),
+        };
+        for _ in 0..3 {
+            shared.is_foreign(why());
+            assert_eq!(since(), Some(5));
+            shared.is_away(why());
+            assert_eq!(since(), Some(5));
+        }
+        shared.has_ended(why());
+        assert_eq!(since(), Some(5));
+        shared.is_there();
+        assert_eq!(since(), None);
+        shared.is_away(why());
+        assert!(since() > Some(5));
+    }
+
+    #[test]
+    fn what_fails_and_recovers_all_the_time_fills_no_log() {
+        let shared = shared();
+        let lines = (0..1_000).filter(|_| {
+            let told = shared.may_tell(Topic::Lease);
+            assert_eq!(
+                told,
+                shared.has_told(Topic::Lease),
+                "only what was told ends"
+            );
+            told
+        });
+        assert_eq!(lines.count(), LINES as usize);
+        assert!(shared.may_tell(Topic::Etcd), "another topic");
     }
 }

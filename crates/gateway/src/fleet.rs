@@ -39,7 +39,7 @@ pub fn options(hub: &HubConfig, fleet: &FleetConfig, read_only: bool) -> anyhow:
             password.truncate(length);
             Some(Login {
                 user: user.clone(),
-                password: password.trim_end_matches(['\r', '\n']).to_owned().into(),
+                password,
             })
         }
         None => None,
@@ -104,7 +104,7 @@ pub fn sites(copy: &Copy, hub: &HubConfig) -> anyhow::Result<Sites> {
     Ok(known(copy))
 }
 
-/// The same, whatever the pools of the hub.
+/// The same, whatever the pools of the hub. Sites that are not in their places are none.
 fn known(copy: &Copy) -> Sites {
     let sites = copy.sites().filter(|site| copy.is_in_place(site));
     Sites::of(sites.map(site).collect())
@@ -283,11 +283,18 @@ fn hubs(copy: &Copy) -> Vec<FleetHub> {
     hubs
 }
 
-/// In words, since when etcd is away.
+/// In words, what is the matter with etcd, and since when.
 #[must_use]
-pub fn since(etcd: &EtcdStatus) -> String {
+pub fn matter(etcd: &EtcdStatus) -> String {
+    let what = match etcd.state.as_str() {
+        "there" => "answers",
+        "away" => "is away",
+        "foreign" => "has no state of this fleet that could be followed",
+        "ended" => "is not asked by this hub",
+        other => other,
+    };
     let since = etcd.since.map(Time::from_unix);
-    since.map_or_else(String::new, |since| format!(" since {since}"))
+    since.map_or_else(|| what.to_owned(), |since| format!("{what} since {since}"))
 }
 
 #[cfg(test)]
@@ -311,6 +318,7 @@ mod tests {
             fleet,
             pools,
             restoring: false,
+            rest: Rest::new(),
         });
         let stored = more.into_iter().chain([meta]).map(|record| {
             let value = record.encode();
@@ -318,7 +326,6 @@ mod tests {
         });
         let mut copy = Copy::default();
         copy.fill(&fleet, 1, 1, stored.collect::<BTreeMap<_, _>>())
-            rest: Rest::new(),
             .unwrap();
         copy
     }
@@ -335,13 +342,6 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_drained_hub_that_is_gone_is_still_in_the_list() {
-        let drain = Record::Drain("b".to_owned(), ropewalk_fleet::Drain { since: 5 });
-        let copy = copy(pools(&hub("10.9.0.0/16")), vec![drain]);
-        let hubs = hubs(&copy);
-        assert_eq!(hubs.len(), 1);
-        assert!(!hubs[0].runs && hubs[0].drained_since == Some(5));
     /// Whoever writes to etcd may write anything.
     #[test]
     fn a_site_with_the_addresses_of_another_one_is_not_served_and_is_named() {
@@ -378,5 +378,12 @@ mod tests {
         assert!(copy.fault("site/van").is_some() && copy.fault("site/boat").is_none());
     }
 
+    #[test]
+    fn a_drained_hub_that_is_gone_is_still_in_the_list() {
+        let drain = Record::Drain("b".to_owned(), ropewalk_fleet::Drain { since: 5 });
+        let copy = copy(pools(&hub("10.9.0.0/16")), vec![drain]);
+        let hubs = hubs(&copy);
+        assert_eq!(hubs.len(), 1);
+        assert!(!hubs[0].runs && hubs[0].drained_since == Some(5));
     }
 }

@@ -147,7 +147,9 @@ impl Header {
 /// What following remembers between two endpoints.
 struct Follower<'a> {
     shared: &'a Arc<Shared>,
-    tell: Tell,
+    tell: &'a Tell,
+    /// Whether all records are to be told as changed.
+    again: bool,
     /// Records of one answer.
     page: i64,
     saved: Saved,
@@ -162,11 +164,13 @@ struct Saved {
     writing: Option<JoinHandle<(i64, std::io::Result<()>)>>,
 }
 
-/// Follows etcd until the fleet is closed.
-pub(super) async fn follow(shared: &Arc<Shared>, tell: Tell) {
+/// Follows etcd until the fleet is closed. When it begins `again`, all records are told as changed at first: what a panic has
+/// left untold is not known.
+pub(super) async fn follow(shared: &Arc<Shared>, tell: &Tell, again: bool) {
     let mut follower = Follower {
         shared,
         tell,
+        again,
         page: PAGE,
         saved: Saved {
             revision: shared.read(Copy::revision),
@@ -230,7 +234,7 @@ impl Follower<'_> {
             Err(Left::Range(why)) => return Err(Left::Failed(why)),
             read => read?,
         };
-        let changes = self.shared.change(|copy| {
+        let mut changes = self.shared.change(|copy| {
             copy.fill(
                 &self.shared.options.key,
                 header.cluster,
@@ -239,12 +243,19 @@ impl Follower<'_> {
             )
         })?;
         self.shared.was_complete(asked);
+        if self.again {
+            let all = |copy: &Copy| copy.entries().keys().cloned().collect::<Vec<_>>();
+            let all = self.shared.read(all).into_iter();
+            changes.extend(all.map(|key| Change { key }));
+        }
         self.say(&changes);
+        self.again = false;
         Ok(header)
     }
 
     fn say(&self, changes: &[Change]) {
         self.shared.has_moved();
+        self.shared.tell_faults(changes);
         if !changes.is_empty() {
             (self.tell)(changes);
         }

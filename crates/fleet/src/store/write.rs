@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::follow::{Left, answer};
-use super::{CLOSING, Job, LEASE_SECONDS, RETRY, Shared, WriteError, lock};
+use super::{CLOSING, Job, LEASE_SECONDS, RETRY, Shared, Topic, WriteError, lock};
 use crate::copy::{Entry, Foreign};
 use crate::plan::{Done, Expect, Refusal, Request, Transaction, Unplanned, View, Write};
 use crate::record::{Claim, HubLease, META, Record, hub_key, slot_key};
@@ -33,7 +33,7 @@ const SILENT: Duration = Duration::from_millis(500);
 const SEEN: Duration = Duration::from_secs(1);
 
 /// Serves requests until the fleet is closed.
-pub(super) async fn serve(shared: &Arc<Shared>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+pub(super) async fn serve(shared: &Arc<Shared>, jobs: &mut mpsc::UnboundedReceiver<Job>) {
     let mut running: JoinSet<()> = JoinSet::new();
     let mut lease = None;
     {
@@ -463,9 +463,11 @@ async fn leases(shared: &Shared, lease: &mut Option<i64>) {
         let problem = problem.filter(|_| wanted.is_some());
         let former = std::mem::replace(&mut *lock(&shared.lease_problem), problem.clone());
         // The reason names the endpoint, and changes with it.
-        if let Some(why) = problem.filter(|_| former.is_none()) {
-            tracing::warn!(why, "the record of this hub is not in etcd, or soon is not");
-        } else if former.is_some() && lock(&shared.lease_problem).is_none() {
+        if let Some(why) = problem {
+            if former.is_none() && shared.may_tell(Topic::Lease) {
+                tracing::warn!(why, "the record of this hub is not in etcd, or soon is not");
+            }
+        } else if shared.has_told(Topic::Lease) {
             tracing::info!("the record of this hub is in etcd again");
         }
         if wanted.is_some() {
@@ -538,8 +540,11 @@ async fn keep_by(
         if kv.value() == value && Some(kv.lease()) == *lease {
             return Ok(());
         }
+        // The key of this hub may have changed.
+        let is_own = lease.is_some_and(|id| id == kv.lease());
         if let Ok(Record::Hub(other)) = Record::decode(&name, kv.value())
             && other.key != hub.key
+            && !is_own
         {
             return Err(Left::Denied(format!(
                 "another hub has the name {}: give this one another name, or end that one",

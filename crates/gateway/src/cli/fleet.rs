@@ -11,7 +11,7 @@ use ropewalk_config::{self as config, FleetConfig, HubConfig, WrongUsage, common
 use ropewalk_transport::Identity;
 use serde_json::json;
 
-use super::output::{Colour, Style, Table};
+use super::output::{Colour, Style, Table, printable};
 use super::{Global, output, status};
 use crate::client::Client;
 use crate::fleet::desk::{self, Desk};
@@ -424,10 +424,9 @@ pub(super) fn line(fleet: &FleetStatus, style: Style) -> String {
         return format!("{head} {answers}; {copy}\n");
     }
     format!(
-        "{head} {}{}: {}\n{copy}; known sites join, move and run, while invitations and revocations fail\n",
-        style.paint(Colour::Red, &etcd.state),
-        fleet::since(etcd),
-        etcd.why.as_deref().unwrap_or("no reason is known"),
+        "{head} {}: {}\n{copy}; known sites join, move and run, while invitations and revocations fail\n",
+        style.paint(Colour::Red, &printable(&fleet::matter(etcd))),
+        printable(etcd.why.as_deref().unwrap_or("no reason is known")),
     )
 }
 
@@ -446,7 +445,7 @@ fn text(fleet: &FleetStatus, runs: bool, style: Style) -> String {
         );
     }
     for problem in &fleet.problems {
-        let _ = writeln!(out, "{}", style.paint(Colour::Yellow, problem));
+        let _ = writeln!(out, "{}", style.paint(Colour::Yellow, &printable(problem)));
     }
     let _ = writeln!(out, "{} sites\n", fleet.sites);
     if fleet.hubs.is_empty() {
@@ -547,6 +546,23 @@ mod tests {
         assert_eq!(text, expected);
     }
 
+    /// Whoever writes to etcd may write anything.
+    #[test]
+    fn what_hubs_say_of_themselves_moves_no_cursor() {
+        let mut status = status();
+        status.hubs[0].region = "\u{1b}[2J\u{202e}Köln's".to_owned();
+        status.hubs[0].version = "1\r\n2".to_owned();
+        status.problems = vec!["\u{7}".to_owned()];
+        let text = text(&status, true, Style::plain());
+        let hidden = |letter: char| letter != '\n' && letter.is_control() || letter == '\u{202e}';
+        assert!(!text.contains(hidden), "{text:?}");
+        assert!(
+            text.contains("Köln's") && text.contains("1\\r\\n2"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 8);
+    }
+
     #[test]
     fn a_hub_that_misses_etcd_says_since_when_and_what_goes_on() {
         let mut cut = status();
@@ -558,8 +574,20 @@ mod tests {
         cut.age_s = Some(754.0);
         cut.claims_waiting = 2;
         let text = text(&cut, true, Style::plain());
+        for (state, words) in [
+            (
+                "foreign",
+                "etcd has no state of this fleet that could be followed since",
+            ),
+            ("ended", "etcd is not asked by this hub since"),
+        ] {
+            let mut other = cut.clone();
+            other.etcd.state = state.to_owned();
+            let line = line(&other, Style::plain());
+            assert!(line.contains(words), "{line}");
+        }
         for part in [
-            "etcd away since 1970-01-01 00:01:00 UTC: no answer",
+            "etcd is away since 1970-01-01 00:01:00 UTC: no answer",
             "is 12 min 34 s old; known sites join, move and run",
             "for etcd wait 2 claims of sites and 0 other changes",
         ] {

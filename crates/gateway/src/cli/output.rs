@@ -83,7 +83,9 @@ impl Table {
 
     /// Adds a row; each cell with its colour.
     pub fn row(&mut self, cells: Vec<(String, Option<Colour>)>) {
-        self.rows.push(cells);
+        let cells = cells.into_iter();
+        let shown = cells.map(|(text, colour)| (printable(&text), colour));
+        self.rows.push(shown.collect());
     }
 
     /// The table as text, each line indented by `indent`.
@@ -121,6 +123,20 @@ impl Table {
         }
         out
     }
+}
+
+/// A text of others as it may be written to a terminal: characters that are none to be seen, such as those that move the
+/// cursor or turn the direction of writing, are spelt out.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\'' | '"' | '\\' => shown.push(letter),
+            other => shown.extend(other.escape_debug()),
+        }
+    }
+    shown
 }
 
 /// Writes to standard output.

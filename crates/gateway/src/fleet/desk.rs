@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ropewalk_api::FleetStatus;
-use ropewalk_config::token::{HUBS_MAX, Place};
+use ropewalk_config::token::{FLEET_ENDPOINTS_MAX, HUBS_MAX, Place};
 use ropewalk_config::{FleetConfig, HubConfig};
 use ropewalk_fleet::backup::Difference;
 use ropewalk_fleet::plan::Credential as Proof;
@@ -180,7 +180,7 @@ impl<'a> Desk<'a> {
                 .map(|fleet| fleet.etcd);
             let since = etcd.filter(|etcd| !etcd.is_there());
             let since = since.map_or_else(String::new, |etcd| {
-                format!("the running hub misses etcd{}; ", super::since(&etcd))
+                format!("for the running hub etcd {}; ", super::matter(&etcd))
             });
             NotRunning(format!("{since}{error}")).into()
         })
@@ -215,6 +215,10 @@ fn places(copy: &Copy, name: &str, region: &str, own: Place) -> Vec<Place> {
         }
         places
     };
+    // As many as a token holds are said, too.
+    for place in &mut places {
+        place.endpoints.truncate(FLEET_ENDPOINTS_MAX);
+    }
     // A hub that was renamed has two names for a while.
     let mut keys = HashSet::new();
     places.retain(|(_, place)| keys.insert(place.key));
@@ -322,11 +326,11 @@ mod tests {
                 ..Pools::default()
             },
             restoring: false,
+            rest: Rest::new(),
         });
         let records = hubs.iter().enumerate().map(hub);
         let records = records.chain(drained.iter().map(drain)).chain([meta]);
         let stored = records.map(|record| {
-            rest: Rest::new(),
             let value = record.encode();
             (record.key(), Stored { value, revision: 1 })
         });
@@ -355,6 +359,18 @@ mod tests {
             .iter()
             .map(|place| place.endpoints[0].host.clone())
             .collect()
+    }
+
+    #[test]
+    fn a_hub_with_many_endpoints_is_said_and_told_with_as_many_as_a_token_holds() {
+        let endpoint = "own.example:4443".parse().unwrap();
+        let own = Place {
+            key: key(50),
+            tcp_port: 443,
+            endpoints: vec![endpoint; FLEET_ENDPOINTS_MAX + 3],
+        };
+        let places = places(&copy(&[], &[]), "a", own);
+        assert_eq!(places[0].endpoints.len(), FLEET_ENDPOINTS_MAX);
     }
 
     #[test]

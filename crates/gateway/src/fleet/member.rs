@@ -26,6 +26,10 @@ use crate::sites::{Refusal, Sites, Time};
 /// work of the thread that lets sites in waits less, such as the next revocation.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Most claims that are told to the session in one turn of the thread that lets sites in. More: many claims are told sooner,
+/// and sites that join meanwhile wait longer. Each costs the session a signature check of some 50 µs if it is news.
+const CLAIMS_AT_ONCE: usize = 512;
+
 /// What has changed in the copy and is not taken over yet.
 #[derive(Debug, Default)]
 struct News {
@@ -41,12 +45,23 @@ pub struct Member {
     fleet: Fleet,
     hub: HubConfig,
     config: FleetConfig,
-    key: PublicKey,
+    /// Its present key.
+    key: Mutex<PublicKey>,
     news: Arc<Mutex<News>>,
+    wake: Wake,
 }
 
-fn lock(news: &Mutex<News>) -> MutexGuard<'_, News> {
-    news.lock().unwrap_or_else(PoisonError::into_inner)
+/// Says that there is something to take over.
+struct Wake(Arc<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Wake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Wake")
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What became of a site that asked to join, or for another key.
@@ -67,31 +82,38 @@ impl Member {
     pub fn begin(
         hub: &HubConfig,
         key: PublicKey,
-        wake: impl Fn() + Send + 'static,
+        wake: impl Fn() + Send + Sync + 'static,
     ) -> anyhow::Result<Option<Self>> {
         let Some(config) = hub.fleet.as_deref() else {
             return Ok(None);
         };
         let news = Arc::<Mutex<News>>::default();
         let noted = Arc::clone(&news);
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(wake);
+        let woken = Arc::clone(&wake);
         let tell = move |changes: &[Change]| {
             note(&mut lock(&noted), changes);
-            wake();
+            woken();
         };
         let fleet = Fleet::open(super::options(hub, config, false)?, Box::new(tell))
             .context("the fleet of this hub")?;
-        // The copy of the disk was there before anybody could be told.
-        let mut begun = lock(&news);
-        begun.sites = true;
-        begun.claims = fleet.read(|copy| copy.claims().map(|claim| claim.site.clone()).collect());
-        drop(begun);
-        Ok(Some(Self {
+        let member = Self {
             fleet,
             hub: hub.clone(),
             config: config.clone(),
-            key,
+            key: Mutex::new(key),
             news,
-        }))
+            wake: Wake(wake),
+        };
+        // The copy of the disk was there before anybody could be told.
+        member.put_sites_back();
+        member.look_at_all_claims();
+        Ok(Some(member))
+    }
+
+    /// This hub has another key now.
+    pub fn has_key(&self, key: PublicKey) {
+        *lock(&self.key) = key;
     }
 
     /// The sites that this hub serves.
@@ -107,9 +129,14 @@ impl Member {
         self.fleet.read(super::known)
     }
 
-    /// Whether the list of sites may have changed since this was asked last.
-    pub fn take_sites(&self) -> bool {
-        std::mem::take(&mut lock(&self.news).sites)
+    /// Whether the list of sites may have changed since it was taken last.
+    pub fn has_sites(&self) -> bool {
+        lock(&self.news).sites
+    }
+
+    /// The list of sites is about to be taken over.
+    pub fn take_sites(&self) {
+        lock(&self.news).sites = false;
     }
 
     /// The list was not taken over: it has to be tried again.
@@ -128,9 +155,20 @@ impl Member {
         lock(&self.news).claims.extend(sites.cloned());
     }
 
-    /// Claims that may be news to the session, each as its site has signed it.
+    /// All claims may be told again.
+    pub fn look_at_all_claims(&self) {
+        let all = |copy: &Copy| copy.claims().map(|claim| claim.site.clone()).collect();
+        let all: BTreeSet<String> = self.fleet.read(all);
+        lock(&self.news).claims.extend(all);
+    }
+
+    /// Some of the claims that may be news to the session, each as its site has signed it. Where more are left, whoever
+    /// takes news over is woken again.
     pub fn take_claims(&self) -> Vec<Statement> {
-        let names = std::mem::take(&mut lock(&self.news).claims);
+        let (names, more) = some(&mut lock(&self.news).claims);
+        if more {
+            (self.wake.0)();
+        }
         let of = |copy: &Copy| {
             let claims = names.iter().filter_map(|name| claim_of(copy, name));
             claims.collect()
@@ -199,8 +237,8 @@ impl Member {
         if !matches!(etcd, EtcdState::There) {
             let etcd = super::etcd(etcd);
             anyhow::bail!(
-                "etcd is away{} ({}); known sites go on",
-                super::since(&etcd),
+                "etcd {} ({}); known sites go on",
+                super::matter(&etcd),
                 etcd.why.unwrap_or_default()
             );
         }
@@ -227,6 +265,11 @@ impl Member {
 
     /// Says to the fleet that this hub is there, and how many sites it serves.
     pub fn keep_lease(&self, sites: usize) {
+        self.fleet.set_lease(Some(self.lease(sites)));
+    }
+
+    /// The record of this hub.
+    fn lease(&self, sites: usize) -> HubLease {
         let endpoints = match endpoints::of(&self.hub) {
             Ok(found) => found.endpoints,
             Err(error) => {
@@ -234,9 +277,9 @@ impl Member {
                 Vec::new()
             }
         };
-        self.fleet.set_lease(Some(HubLease {
+        HubLease {
             id: self.hub.common.name.clone(),
-            key: self.key,
+            key: *lock(&self.key),
             endpoints: endpoints.into_iter().take(FLEET_ENDPOINTS_MAX).collect(),
             tcp_port: self.hub.tcp_port(),
             region: self.config.region.clone(),
@@ -244,7 +287,7 @@ impl Member {
             certificate: None,
             sites: u32::try_from(sites).unwrap_or(u32::MAX),
             load_percent: 0,
-        }));
+        }
     }
 
     /// Says to the fleet that this hub is gone. Does not wait.
@@ -257,6 +300,14 @@ impl Member {
     pub fn status(&self) -> FleetStatus {
         super::status(&self.fleet, &self.hub, &self.config)
     }
+}
+
+/// Takes the first names, [`CLAIMS_AT_ONCE`] at most, and says whether more are left.
+fn some(names: &mut BTreeSet<String>) -> (BTreeSet<String>, bool) {
+    let rest = names.iter().nth(CLAIMS_AT_ONCE).cloned();
+    let rest = rest.map_or_else(BTreeSet::new, |first| names.split_off(&first));
+    let some = std::mem::replace(names, rest);
+    (some, !names.is_empty())
 }
 
 /// Notes what changes of the copy concern.
@@ -316,9 +367,44 @@ fn refused(refusal: ropewalk_fleet::Refusal) -> anyhow::Result<Refusal> {
     })
 }
 
+/// A hub in a fleet whose etcd nobody reaches, with its files in `directory`.
+#[cfg(test)]
+pub(crate) fn without_etcd(directory: &std::path::Path, fleet: PublicKey) -> HubConfig {
+    let text = format!(
+        "name = \"a\"\nstate_dir = \"{}\"\n[listen]\npublic = [\"a.example:4443\"]\n[pool]\nipv4 = \
+         \"10.9.0.0/16\"\n[network]\nmasquerade = false\n[fleet]\nname = \"north\"\nkey = \"{fleet}\"\n\
+         endpoints = [\"http://127.0.0.1:1\"]\n",
+        directory.display()
+    );
+    ropewalk_config::hub::parse(&directory.join("hub.toml"), &text).expect("a configuration")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_claims_are_told_in_parts_and_each_once() {
+        let all: BTreeSet<String> = (0..1_200).map(|n| format!("s{n}")).collect();
+        let (mut left, mut told) = (all.clone(), BTreeSet::new());
+        for (count, more) in [(512, true), (512, true), (176, false), (0, false)] {
+            let (part, is_more) = some(&mut left);
+            assert_eq!((part.len(), is_more), (count, more));
+            told.extend(part);
+        }
+        assert_eq!(told, all);
+    }
+
+    #[test]
+    fn the_record_of_a_hub_has_the_key_that_the_hub_has_now() {
+        let directory = tempfile::tempdir().unwrap();
+        let [fleet, first, second] = [1, 2, 3].map(|number| PublicKey::from_bytes([number; 32]));
+        let hub = without_etcd(directory.path(), fleet);
+        let member = Member::begin(&hub, first, || {}).unwrap().unwrap();
+        assert_eq!(member.lease(3).key, first);
+        member.has_key(second);
+        assert_eq!(member.lease(3).key, second);
+    }
 
     #[test]
     fn only_what_the_list_of_sites_follows_from_asks_for_a_new_list() {

@@ -38,7 +38,7 @@ pub mod member {
         pub fn begin(
             hub: &HubConfig,
             _: PublicKey,
-            _: impl Fn() + Send + 'static,
+            _: impl Fn() + Send + Sync + 'static,
         ) -> anyhow::Result<Option<Self>> {
             hub.fleet.as_ref().map_or(Ok(None), |_| Err(without()))
         }
@@ -48,7 +48,10 @@ pub mod member {
         pub fn known_sites(&self) -> Sites {
             match *self {}
         }
-        pub fn take_sites(&self) -> bool {
+        pub fn has_sites(&self) -> bool {
+            match *self {}
+        }
+        pub fn take_sites(&self) {
             match *self {}
         }
         pub fn put_sites_back(&self) {
@@ -58,6 +61,12 @@ pub mod member {
             match *self {}
         }
         pub fn look_at_claims_of<'a>(&self, _: impl Iterator<Item = &'a String>) {
+            match *self {}
+        }
+        pub fn look_at_all_claims(&self) {
+            match *self {}
+        }
+        pub fn has_key(&self, _: PublicKey) {
             match *self {}
         }
         pub fn take_claims(&self) -> Vec<Statement> {

@@ -86,39 +86,32 @@ impl Admission {
     /// The file is not usable, the rules cannot be renewed, or the engine has stopped. Only sites that were let
     /// in before go on then, less those that the file has no more.
     pub(super) fn reload(&self) -> anyhow::Result<String> {
+        let news = self.fleet.as_deref().map(NewsOfSites::take);
         let sites = match &self.fleet {
-            Some(fleet) => {
-                fleet.take_sites();
-                fleet
-                    .sites()
-                    .inspect_err(|_| self.shut_out_of_fleet(fleet))?
-            }
+            Some(fleet) => fleet
+                .sites()
+                .inspect_err(|_| self.shut_out_of_fleet(fleet))?,
             None => Sites::load(&self.config)?,
         };
-        self.take_over(&sites)
-            .inspect_err(|_| self.put_sites_back())?;
+        self.take_over(&sites)?;
+        if let Some(news) = news {
+            news.end();
+        }
         Ok(format!("{} sites", sites.all().len()))
     }
 
     /// The fleet's list does not fit this hub. Nobody new is let in, and who was revoked is out all the same.
     fn shut_out_of_fleet(&self, fleet: &Member) {
-        fleet.put_sites_back();
         let known = fleet.known_sites().entries(self.ipv6);
         if self.directory.shut_out(&known) && (self.commands.0)(Command::ReloadSites).is_err() {
             tracing::debug!("the engine has stopped");
         }
     }
 
-    fn put_sites_back(&self) {
-        if let Some(fleet) = &self.fleet {
-            fleet.put_sites_back();
-        }
-    }
-
     /// Takes over what has changed in the copy of the fleet's state. May wait as [`Self::reload`] does.
     fn follow(&self) {
         let Some(fleet) = &self.fleet else { return };
-        if fleet.take_sites()
+        if fleet.has_sites()
             && let Err(error) = self.reload()
         {
             // It is tried each second: fewer and fewer lines.
@@ -131,8 +124,9 @@ impl Admission {
                     "this hub goes on with its former list of sites, and tries again each second"
                 );
             }
-        } else {
-            self.failures.set(0);
+        } else if self.failures.replace(0) > 0 {
+            // The session may not have known the sites, or their next keys, when their claims came.
+            fleet.look_at_all_claims();
         }
         for statement in fleet.take_claims() {
             self.commands.send(Command::Claimed(statement));
@@ -313,6 +307,28 @@ impl Admission {
     }
 }
 
+/// The news that the list of sites of a fleet has changed. They come back unless they are taken over, also after a panic.
+struct NewsOfSites<'a>(Option<&'a Member>);
+
+impl<'a> NewsOfSites<'a> {
+    fn take(fleet: &'a Member) -> Self {
+        fleet.take_sites();
+        Self(Some(fleet))
+    }
+
+    fn end(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NewsOfSites<'_> {
+    fn drop(&mut self) {
+        if let Some(fleet) = self.0 {
+            fleet.put_sites_back();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -338,6 +354,8 @@ mod tests {
         commands: Arc<Mutex<Vec<Command>>>,
         /// Addresses whose connections are over.
         forgotten: Arc<Mutex<Vec<IpAddr>>>,
+        /// And ports.
+        forgotten_blocks: Arc<Mutex<Vec<PortBlock>>>,
     }
 
     fn scene(directory: &Path) -> Scene {
@@ -354,11 +372,10 @@ mod tests {
             sites.add(&config, "boat", invitation, Terms::default())
         })
         .unwrap();
-        /// And ports.
-        forgotten_blocks: Arc<Mutex<Vec<PortBlock>>>,
         let rules = Arc::new(AtomicBool::new(true));
         let commands = Arc::<Mutex<Vec<_>>>::default();
         let forgotten = Arc::<Mutex<Vec<_>>>::default();
+        let forgotten_blocks = Arc::<Mutex<Vec<_>>>::default();
         let (renewed, sink) = (Arc::clone(&rules), Arc::clone(&commands));
         let admission = Admission {
             config,
@@ -378,7 +395,6 @@ mod tests {
                 })
             },
             directory: Arc::default(),
-        let forgotten_blocks = Arc::<Mutex<Vec<_>>>::default();
             commands: Commands(Arc::new(move |command| {
                 sink.lock().unwrap().push(command);
                 Ok(())
@@ -393,6 +409,7 @@ mod tests {
             rules,
             commands,
             forgotten,
+            forgotten_blocks,
         }
     }
 
@@ -409,7 +426,6 @@ mod tests {
         commands.drain(..).filter_map(answer).collect()
     }
 
-            forgotten_blocks,
     #[test]
     fn a_revoked_site_is_shut_out_though_the_rules_cannot_be_renewed() {
         let directory = tempfile::tempdir().unwrap();
@@ -430,6 +446,8 @@ mod tests {
         let told = std::mem::take(&mut *scene.commands.lock().unwrap());
         assert!(matches!(told[..], [Command::ReloadSites]), "{told:?}");
         assert_eq!(*scene.forgotten.lock().unwrap(), van.addresses);
+        let block = van.block.expect("the van shares an address");
+        assert_eq!(*scene.forgotten_blocks.lock().unwrap(), [block]);
         scene.rules.store(true, Ordering::Relaxed);
         scene.admission.reload().unwrap();
         assert!(known(4));
@@ -446,8 +464,6 @@ mod tests {
         assert!(admission.directory.find(&key(1)).is_none());
         scene.rules.store(true, Ordering::Relaxed);
         // A file that nobody can read now says nothing of the invitation either.
-        let block = van.block.expect("the van shares an address");
-        assert_eq!(*scene.forgotten_blocks.lock().unwrap(), [block]);
         let file = &admission.config.sites_file;
         let text = std::fs::read_to_string(file).unwrap();
         std::fs::write(file, "[[site]]\nnmae = 1\n").unwrap();
@@ -564,5 +580,76 @@ mod tests {
             known.find(&key(3)).is_none(),
             "an older list has brought the revoked site back"
         );
+    }
+
+    /// A copy with site "boat" and its claim, which nobody changes.
+    #[cfg(feature = "fleet")]
+    fn in_fleet(directory: &Path, scene: &mut Scene) -> Arc<Member> {
+        use ropewalk_fleet::copy::Stored;
+        use ropewalk_fleet::record::{Rest, Signature};
+        use ropewalk_fleet::{Claim, Copy, Meta, Record};
+        use ropewalk_session::Statement;
+
+        let (fleet, site) = (key(50), Identity::from_seed([3; 32]).unwrap());
+        let config = crate::fleet::member::without_etcd(directory, fleet);
+        let signed = Statement::sign(&site, 2, &key(0));
+        let claim = Record::Claim(Claim {
+            site: "boat".to_owned(),
+            key: site.public_key(),
+            epoch: signed.epoch,
+            hub: signed.hub,
+            signature: Signature(signed.signature),
+        });
+        let meta = Record::Meta(Meta {
+            fleet,
+            pools: crate::fleet::pools(&config),
+            restoring: false,
+            rest: Rest::new(),
+        });
+        let of = |key: &str, text: String| (key.to_owned(), text.into_bytes());
+        let boat = format!(
+            "{{\"v\":1,\"key\":\"{}\",\"slot\":0,\"enabled\":true}}",
+            site.public_key()
+        );
+        let owner = "{\"v\":1,\"site\":\"boat\"}".to_owned();
+        let records = [meta, claim].map(|record| (record.key(), record.encode()));
+        let records = records
+            .into_iter()
+            .chain([of("site/boat", boat), of("slot/00000000", owner)]);
+        let stored = records.map(|(key, value)| (key, Stored { value, revision: 1 }));
+        let mut copy = Copy::default();
+        copy.fill(&fleet, 1, 1, stored.collect()).unwrap();
+        std::fs::write(directory.join("fleet.json"), copy.to_text()).unwrap();
+        let member = Arc::new(Member::begin(&config, key(0), || {}).unwrap().unwrap());
+        (scene.admission.config, scene.admission.fleet) = (config, Some(Arc::clone(&member)));
+        member
+    }
+
+    #[cfg(feature = "fleet")]
+    #[test]
+    fn news_of_a_fleet_that_were_not_taken_over_are_there_still() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut scene = scene(directory.path());
+        let member = in_fleet(directory.path(), &mut scene);
+        let claims = |scene: &Scene| {
+            let told = std::mem::take(&mut *scene.commands.lock().unwrap());
+            let is_claim = |command: &&Command| matches!(command, Command::Claimed(_));
+            told.iter().filter(is_claim).count()
+        };
+        scene.admission.work(Work::Follow).unwrap();
+        assert_eq!((claims(&scene), member.has_news()), (1, false));
+        // The session may not have known the site, or its next key, when the claim came.
+        scene.rules.store(false, Ordering::Relaxed);
+        member.put_sites_back();
+        scene.admission.work(Work::Follow).unwrap();
+        assert_eq!((claims(&scene), member.has_news()), (0, true));
+        scene.rules.store(true, Ordering::Relaxed);
+        scene.admission.work(Work::Follow).unwrap();
+        assert_eq!((claims(&scene), member.has_news()), (1, false));
+        scene.admission.renew = Box::new(|_| panic!("as the test wants"));
+        member.put_sites_back();
+        let work = std::panic::AssertUnwindSafe(|| scene.admission.work(Work::Follow));
+        assert!(std::panic::catch_unwind(work).is_err());
+        assert!(member.has_news(), "the panic has cost the news");
     }
 }

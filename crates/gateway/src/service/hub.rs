@@ -92,7 +92,12 @@ pub(super) async fn run(
         hub.engine.send(Command::Key(KeyStep::Next(next)));
     }
     let commands = &hub.engine.commands;
-    let change_key = keys::of_hub(key_file, commands.clone());
+    let fleet = hub.fleet.clone();
+    let change_key = keys::of_hub(key_file, commands.clone(), move |key| {
+        if let Some(fleet) = &fleet {
+            fleet.has_key(key);
+        }
+    });
     let api = Api {
         commands: Arc::clone(&commands.0),
         pulses: hub.engine.pulses(),

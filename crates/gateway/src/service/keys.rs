@@ -70,8 +70,12 @@ pub(crate) fn next_of_site(key_file: &Path, hub: &HubKeys) -> anyhow::Result<Ide
     key_file::next_or_create(key_file, fits)
 }
 
-/// For a hub.
-pub(super) fn of_hub(key_file: PathBuf, commands: Commands) -> ChangeKey {
+/// For a hub. `changed` is told the key that the hub has from then on.
+pub(super) fn of_hub(
+    key_file: PathBuf,
+    commands: Commands,
+    changed: impl Fn(PublicKey) + Send + Sync + 'static,
+) -> ChangeKey {
     Arc::new(move |request| {
         if !request.switch {
             let next = key_file::next_or_create(&key_file, |_| true)?;
@@ -89,6 +93,7 @@ pub(super) fn of_hub(key_file: PathBuf, commands: Commands) -> ChangeKey {
         key_file::replace(&key_file, &next)?;
         key_file::remove_next(&key_file)?;
         (commands.0)(Command::Key(KeyStep::Switch))?;
+        changed(key);
         tracing::warn!(%key, "new connections have the next key of this hub");
         Ok(KeyChange {
             key: key.to_string(),

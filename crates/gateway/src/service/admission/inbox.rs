@@ -68,6 +68,8 @@ struct Waiting {
     keep_rules: bool,
     confirmed: VecDeque<PublicKey>,
     enrolments: VecDeque<Work>,
+    /// What has its turn first among the four above.
+    turn: usize,
     /// What is worked on. The answer to a repeated question comes.
     present: Option<Work>,
     /// How much has been begun so far.
@@ -78,23 +80,31 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// What is next; what is asked for by users comes first.
+    /// What is next. What is asked for by users comes first, and all else in turn: a fleet whose state changes all the
+    /// time keeps neither sites from joining nor the rules from being looked at.
     fn take(&mut self) -> Option<(Work, Vec<oneshot::Sender<Answer>>)> {
         if !self.askers.is_empty() {
             return Some((Work::Reload, std::mem::take(&mut self.askers)));
         }
-        let work = if std::mem::take(&mut self.follow) {
-            Work::Follow
-        } else if std::mem::take(&mut self.keep_rules) {
-            Work::KeepRules
-        } else if let Some(key) = self.confirmed.pop_front() {
-            Work::Confirm(key)
-        } else {
-            self.enrolments.pop_front()?
-        };
+        let mut turns = (self.turn..KINDS).chain(0..self.turn);
+        let (kind, work) = turns.find_map(|kind| Some((kind, self.take_of(kind)?)))?;
+        self.turn = (kind + 1) % KINDS;
         Some((work, Vec::new()))
     }
+
+    /// The next work of a kind.
+    fn take_of(&mut self, kind: usize) -> Option<Work> {
+        match kind {
+            0 => std::mem::take(&mut self.follow).then_some(Work::Follow),
+            1 => std::mem::take(&mut self.keep_rules).then_some(Work::KeepRules),
+            2 => self.confirmed.pop_front().map(Work::Confirm),
+            _ => self.enrolments.pop_front(),
+        }
+    }
 }
+
+/// Kinds of work that take turns.
+const KINDS: usize = 4;
 
 /// What the thread does now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -353,6 +363,36 @@ mod tests {
         // It is asked again after the answer.
         inbox.enrol(key(1), key(2), true);
         assert_eq!(begins.recv().unwrap(), enrol(1, 2));
+        ends.send(done()).unwrap();
+    }
+
+    #[test]
+    fn a_fleet_that_changes_all_the_time_starves_nobody() {
+        let (thread, begins, ends) = thread();
+        let inbox = &thread.inbox;
+        inbox.follow();
+        assert_eq!(begins.recv().unwrap(), Work::Follow);
+        for number in 1..4 {
+            inbox.enrol(key(number), key(number), true);
+        }
+        let mut order = Vec::new();
+        for _ in 0..6 {
+            // Both come again while the last work goes on.
+            inbox.follow();
+            inbox.keep_rules();
+            ends.send(done()).unwrap();
+            order.push(begins.recv().unwrap());
+        }
+        let expected = [
+            Work::KeepRules,
+            enrol(1, 1),
+            Work::Follow,
+            Work::KeepRules,
+            enrol(2, 2),
+            Work::Follow,
+        ];
+        assert_eq!(order, expected);
+        thread.inbox.close();
         ends.send(done()).unwrap();
     }
 
