@@ -30,7 +30,7 @@ pub(crate) enum Command {
     /// Prints the sites as the list that a hub reads, and makes the secret if there is none.
     Sites(Sites),
     /// Connects the sites, keeps them busy for a time, and reports how the hub served them.
-    Run(Run),
+    Run(Box<Run>),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -62,6 +62,13 @@ pub(crate) struct Run {
     /// The hub's public key, as `ropewalk key show` prints it.
     #[arg(long, value_name = "KEY")]
     pub(crate) hub_key: PublicKey,
+    /// Another hub of the same sites, to which a site moves when its hub does not answer any more. May be given
+    /// several times: the sites take the spares in turn, one each.
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "spare_key")]
+    pub(crate) spare: Vec<SocketAddr>,
+    /// The public key of each spare, in the same order.
+    #[arg(long, value_name = "KEY", requires = "spare")]
+    pub(crate) spare_key: Vec<PublicKey>,
     /// Paths of each site, each with a UDP socket of its own.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(PATHS))]
     pub(crate) paths: u32,

@@ -2,14 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use ropewalk_driver::{Event, Owner, SocketOptions, Sockets};
 use ropewalk_io::clock::Clock;
-use ropewalk_session::{HubAddresses, Slice};
-use ropewalk_transport::Identity;
+use ropewalk_session::{HubAddresses, SiteHub, Slice};
+use ropewalk_transport::{Identity, PublicKey};
 use ropewalk_types::{Duration, Instant, Random};
 use rustix::event::epoll;
 
@@ -22,6 +23,16 @@ use crate::report::{Asked, Hostile, HubUsage, Report};
 use crate::roster;
 use crate::site::{Habits, Setting, SwarmSite, local_address};
 use crate::tuning::{ALL_PRESENT, EVENTS, LATE, MOVE_WATCHED, PROGRESS, SETTLE, SOCKET_BYTES};
+
+/// A hub as a site knows it. The swarm speaks QUIC only.
+fn place(name: &str, address: SocketAddr, key: PublicKey) -> SiteHub {
+    SiteHub {
+        name: name.to_owned(),
+        key,
+        addresses: Arc::new(HubAddresses::new(&[address])),
+        tcp_port: 0,
+    }
+}
 
 /// All sites, and what they share.
 pub(crate) struct Fleet {
@@ -67,8 +78,13 @@ impl Fleet {
         Ok(Self {
             sockets: Sockets::new(epoll, options),
             setting: Setting {
-                hub: Arc::new(HubAddresses::new(&[args.hub])),
-                hub_key: args.hub_key,
+                home: place("hub", args.hub, args.hub_key),
+                spares: args
+                    .spare
+                    .iter()
+                    .zip(&args.spare_key)
+                    .map(|(address, key)| place("spare", *address, *key))
+                    .collect(),
                 base: clock.to_std(Instant::ZERO),
                 local,
                 paths: args.paths,
@@ -288,6 +304,7 @@ impl Fleet {
             paths: args.paths,
             traffic: args.traffic,
             late: args.hostile.is_some(),
+            spares: !args.spare.is_empty(),
             counted: counted.map(Option::unwrap_or_default),
         };
         let seen = self.sites.iter().map(|site| (&site.seen, site.paths_up()));

@@ -119,6 +119,27 @@ impl Vanish {
     }
 }
 
+/// Sites that know more than one hub.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct HubMoves {
+    /// Sites that moved to another hub, and how often all of them moved.
+    pub(crate) sites: usize,
+    pub(crate) moves: u64,
+    /// Longest time without an answered ping of each site, milliseconds. A site that is silent at the end is among them.
+    pub(crate) silence_ms: Option<Spread>,
+}
+
+impl HubMoves {
+    fn of<'a>(seen: impl Iterator<Item = &'a Seen> + Clone) -> Self {
+        let silences = seen.clone().filter_map(|one| one.silence).map(ms);
+        Self {
+            sites: seen.clone().filter(|one| one.hub_moves > 0).count(),
+            moves: seen.clone().map(|one| one.hub_moves).sum(),
+            silence_ms: Spread::of(silences.collect()),
+        }
+    }
+}
+
 /// What was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
@@ -127,6 +148,8 @@ pub(crate) struct Asked {
     pub(crate) traffic: Profile,
     /// Whether the last site came late, without traffic.
     pub(crate) late: bool,
+    /// Whether the sites know further hubs.
+    pub(crate) spares: bool,
     /// For how long traffic counted, without hostile hosts and with them.
     pub(crate) counted: [Duration; 2],
 }
@@ -156,6 +179,8 @@ pub(crate) struct Report {
     pub(crate) roam: Vec<Moves>,
     pub(crate) not_moved: u64,
     pub(crate) vanish: Option<Vanish>,
+    /// Moves to other hubs, if the sites know any.
+    pub(crate) hubs: Option<HubMoves>,
     pub(crate) hostile: Option<Hostile>,
     pub(crate) hub: Option<HubUsage>,
 }
@@ -212,6 +237,9 @@ impl Report {
                 join_ms: times(again(), |start| start.joined),
                 whole_ms: times(again(), |start| start.whole),
             }),
+            hubs: asked
+                .spares
+                .then(|| HubMoves::of(seen.iter().map(|(one, _)| *one))),
             hostile: None,
             hub,
         }
@@ -291,6 +319,7 @@ mod tests {
             paths: 2,
             traffic: Profile::Bulk,
             late,
+            spares: seen.iter().any(|one| one.hub_moves > 0),
             counted: [Duration::from_secs(1), Duration::from_secs(2)],
         };
         Report::new(&asked, seen.iter().map(|one| (one, 2)), None)
@@ -303,6 +332,27 @@ mod tests {
         assert!((goodput.mbit - 8.0).abs() < 1e-9 && (goodput.jain - 1.0).abs() < 1e-9);
         assert!((report.goodput_ratio().expect("both") - 0.5).abs() < 1e-9);
         assert!(report.to_string().contains("traffic   bulk: 8.00 Mbit/s"));
+    }
+
+    #[test]
+    fn moves_to_other_hubs_are_counted_with_the_silence_of_every_site() {
+        assert_eq!(report(&[seen(1)], false).hubs, None);
+        let at = ropewalk_types::Instant::from_millis;
+        let (mut moved, mut stayed) = (seen(1), seen(1));
+        stayed.silence(None, at(900));
+        assert_eq!(stayed.silence, None, "no ping was answered before");
+        moved.hub_moves = 2;
+        for (last, now) in [(100, 500), (500, 600)] {
+            moved.silence(Some(at(last)), at(now));
+        }
+        stayed.silence(Some(at(100)), at(120));
+        let report = report(&[moved, stayed], false);
+        let hubs = report.hubs.expect("sites with spares");
+        assert_eq!((hubs.sites, hubs.moves), (1, 2));
+        let silence = hubs.silence_ms.expect("answered pings");
+        assert_eq!((silence.least, silence.most), (20.0, 400.0));
+        let text = report.to_string();
+        assert!(text.contains("hubs      1 sites moved, 2 times"), "{text}");
     }
 
     #[test]

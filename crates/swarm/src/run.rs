@@ -63,6 +63,16 @@ fn check(args: &Run) -> anyhow::Result<()> {
             HOSTILE_LEAST.as_secs()
         );
     }
+    if args.spare.len() != args.spare_key.len() {
+        bail!(
+            "{} times --spare and {} times --spare-key: give each spare its key, in the same order",
+            args.spare.len(),
+            args.spare_key.len()
+        );
+    }
+    if args.spare_key.contains(&args.hub_key) {
+        bail!("a --spare-key is the --hub-key: a spare is another hub, with a key of its own");
+    }
     if args.rate.is_some() && args.traffic != Profile::Bulk {
         bail!("--rate is the rate of --traffic bulk, which is not asked for");
     }

@@ -1,6 +1,6 @@
 //! What a site has seen.
 
-use ropewalk_types::Duration;
+use ropewalk_types::{Duration, Instant};
 
 use crate::roam::Moved;
 
@@ -20,6 +20,10 @@ pub(crate) struct Seen {
     pub(crate) not_moved: u64,
     /// Times it vanished.
     pub(crate) vanished: u64,
+    /// Times it moved to another hub.
+    pub(crate) hub_moves: u64,
+    /// Longest time without an answered ping, once one was answered.
+    pub(crate) silence: Option<Duration>,
 }
 
 /// How a start went.
@@ -51,6 +55,12 @@ pub(crate) struct Loaded {
 }
 
 impl Seen {
+    /// No ping was answered from `last`, if there was any, until now.
+    pub(crate) fn silence(&mut self, last: Option<Instant>, now: Instant) {
+        let silence = last.map(|last| now.since(last));
+        self.silence = self.silence.max(silence);
+    }
+
     /// Whether its tunnel has come up, since it came back if it was away.
     pub(crate) fn is_joined(&self) -> bool {
         // A site that is away has vanished more often than it came back.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use ropewalk_core::tunnel::PathState;
 use ropewalk_driver::{Owner, Ready, Sockets};
 use ropewalk_session::{
-    Command, CommonSettings, Environment, Event, HubAddresses, Session, Site, SiteHub,
-    SiteSettings, Slice, Uplink,
+    Command, CommonSettings, Environment, Event, Session, Site, SiteHub, SiteSettings, Slice,
+    Uplink,
 };
-use ropewalk_transport::{CongestionControl, Identity, PublicKey};
+use ropewalk_transport::{CongestionControl, Identity};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Random};
 
 use crate::absence::Absence;
@@ -23,8 +23,10 @@ use crate::tuning::TURN_PACKETS;
 /// What all sites have in common.
 #[derive(Debug)]
 pub(crate) struct Setting {
-    pub(crate) hub: Arc<HubAddresses>,
-    pub(crate) hub_key: PublicKey,
+    /// The hub of all sites.
+    pub(crate) home: SiteHub,
+    /// Further hubs, of which each site knows one; empty without.
+    pub(crate) spares: Vec<SiteHub>,
     /// The system's instant at which the clock of the swarm began.
     pub(crate) base: std::time::Instant,
     /// Addresses of this machine that paths may use.
@@ -42,6 +44,15 @@ pub(crate) struct Setting {
     pub(crate) last_move: Instant,
     /// Nobody vanishes after that.
     pub(crate) last_absence: Instant,
+}
+
+impl Setting {
+    /// The hubs that the site with this number knows, its home first.
+    fn hubs(&self, number: u32) -> Vec<SiteHub> {
+        let turn = self.spares.len().max(1);
+        let spare = self.spares.get(number as usize % turn);
+        std::iter::once(&self.home).chain(spare).cloned().collect()
+    }
 }
 
 /// What one site does.
@@ -75,6 +86,8 @@ pub(crate) struct SwarmSite {
     addresses: u32,
     ends: Option<Ends>,
     next_ping: Option<Instant>,
+    /// When a ping was answered last, since the start.
+    answered: Option<Instant>,
     number: u16,
     load: Load,
     roam: Roam,
@@ -116,6 +129,7 @@ impl SwarmSite {
             addresses: 0,
             ends: None,
             next_ping: None,
+            answered: None,
             number: 0,
             load: Load::new(habits.traffic, random.fork()),
             roam: Roam::new(habits.roam, random.fork()),
@@ -149,12 +163,7 @@ impl SwarmSite {
                 congestion: CongestionControl::default(),
                 mtu: None,
             },
-            hubs: vec![SiteHub {
-                name: "hub".into(),
-                key: setting.hub_key,
-                addresses: Arc::clone(&setting.hub),
-                tcp_port: 0,
-            }],
+            hubs: setting.hubs(self.owner.0),
             udp_blocked_fallback: false,
             ipv6: false,
         };
@@ -237,6 +246,7 @@ impl SwarmSite {
     /// The swarm ends: a move that is still watched counts as far as it has come.
     pub(crate) fn end(&mut self, now: Instant) {
         self.seen.moved.extend(self.roam.end(now));
+        self.seen.silence(self.answered, now);
     }
 
     /// What the hub has answered.
@@ -256,6 +266,7 @@ impl SwarmSite {
                         .round_trips
                         .push(u32::try_from(took).unwrap_or(u32::MAX));
                     pings.answered_bytes += inner.bytes() as u64;
+                    self.seen.silence(self.answered.replace(now), now);
                     self.roam.on_answer(now, answer.sent);
                 }
                 Kind::Load => {
@@ -355,7 +366,7 @@ impl SwarmSite {
         self.seen.moved.extend(self.roam.end(now));
         self.session = None;
         sockets.of(self.owner).close_all();
-        (self.ends, self.next_ping) = (None, None);
+        (self.ends, self.next_ping, self.answered) = (None, None, None);
         self.load.stop();
         self.roam.stop();
         self.seen.vanished += 1;
@@ -390,10 +401,10 @@ impl SwarmSite {
                     self.seen.downs += 1;
                     self.roam.on_down();
                 }
+                Event::Moved { .. } => self.seen.hub_moves += 1,
                 Event::MtuChanged(_)
                 | Event::Served { .. }
                 | Event::Withdrawn { .. }
-                | Event::Moved { .. }
                 | Event::Enrol { .. }
                 | Event::Key(_) => {}
             }

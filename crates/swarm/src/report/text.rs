@@ -87,6 +87,17 @@ impl Report {
             let head = if self.roam.is_empty() { "roam" } else { "" };
             writeln!(f, "{head:10}{} moves could not be made", self.not_moved)?;
         }
+        if let Some(hubs) = &self.hubs {
+            write!(
+                f,
+                "hubs      {} sites moved, {} times",
+                hubs.sites, hubs.moves
+            )?;
+            if let Some(silence) = hubs.silence_ms {
+                write!(f, "; longest time without an answer: {silence}")?;
+            }
+            writeln!(f)?;
+        }
         if let Some(vanish) = &self.vanish {
             writeln!(
                 f,
