@@ -13,6 +13,7 @@
 pub mod bench;
 pub mod chain;
 pub mod cuts;
+pub mod fleets;
 pub mod leaks;
 pub mod outages;
 pub mod packet;
