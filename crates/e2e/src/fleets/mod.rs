@@ -156,8 +156,8 @@ impl Cut {
         match self {
             Self::All => "cut off from everything",
             Self::Sites => "cut off from sites",
-            Self::FromSites => "hears no site, is heard",
-            Self::ToSites => "no site hears it, it hears",
+            Self::FromSites => "deaf to sites",
+            Self::ToSites => "mute to sites",
             Self::Etcd => "cut off from etcd and other hubs",
             Self::SitesAndEtcd => "cut off from sites, etcd and other hubs",
         }

@@ -36,6 +36,8 @@ pub struct Figures {
     pub gap_ms: f64,
     /// From the cut until the server's route led to the other hub, milliseconds.
     pub rerouted_ms: Option<f64>,
+    /// Packets that each hub delivered to the site, by number.
+    pub delivered: Vec<usize>,
     /// Longest time in which two hubs delivered packets to the site, milliseconds.
     pub both_deliver_ms: f64,
     /// Longest time in which two hubs announced the site's address, milliseconds.
@@ -107,6 +109,9 @@ fn one(fleet: &Fleet, site: &Gateway, address: IpAddr, cut: Cut) -> Result<Row<F
         rerouted_ms: changes
             .rerouted(begin_s, serving)
             .map(|at_s| 1e3 * (at_s - begin_s)),
+        delivered: (0..NAMES.len())
+            .map(|hub| delivered.iter().filter(|(by, _)| *by == hub).count())
+            .collect(),
         both_deliver_ms: ms(together(&delivered)),
         both_announce_ms: longest(two.iter().map(|(from, to)| 1e3 * (to - from))),
         both_announce_after_ms: longest(two.iter().map(|(from, to)| after(*from, *to))),
@@ -133,6 +138,11 @@ fn judge(cut: Cut, figures: &Figures) -> (Vec<String>, Vec<String>) {
             "did not move"
         };
         format!("the site {did}")
+    });
+    // Otherwise the packets would prove nothing.
+    let delivering = figures.delivered.iter().filter(|count| **count > 0).count();
+    want(&mut broken, delivering == 1 + usize::from(should), || {
+        format!("the hubs delivered {:?} packets", figures.delivered)
     });
     let deliver = figures.both_deliver_ms;
     want(&mut slow, deliver <= TWO_PLACES_MS, || {

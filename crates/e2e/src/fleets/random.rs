@@ -59,7 +59,7 @@ pub struct Figures {
 }
 
 /// Names that nobody runs under, which are invited by token and revoked.
-const GUESTS: u32 = 60;
+const GUESTS: u32 = 20;
 /// Shortest and longest pause of who gives orders at a hub, seconds.
 const PAUSE_S: (f64, f64) = (0.05, 0.5);
 /// How often a hub is looked at.

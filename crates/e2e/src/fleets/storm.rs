@@ -86,7 +86,7 @@ const PINGS_BESIDE: f64 = 10.0;
 /// How long all of them rest between.
 const REST: Duration = Duration::from_secs(2);
 /// How long programs may take beyond what they were told.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the trial.
 ///
