@@ -141,7 +141,7 @@ fn measure(args: &Args, results: &mut Results) -> Result<()> {
             Trial::Kills => {
                 let count = args.kills.unwrap_or(if quick { 2 } else { 20 });
                 for (loss, reached) in kills::ALL {
-                    results.kills.push(kills::run(loss, reached, count)?);
+                    results.kills.push(told(kills::run(loss, reached, count)?));
                 }
             }
             Trial::Storm => {
@@ -149,16 +149,17 @@ fn measure(args: &Args, results: &mut Results) -> Result<()> {
                     args.sites.unwrap_or(if quick { 60 } else { 1_000 }),
                     args.pings,
                 );
-                results.storm.push(storm::run(size)?);
+                results.storm.push(told(storm::run(size)?));
             }
-            Trial::Chance => results.chance.push(random::run(&chance(args))?),
+            Trial::Chance => results.chance.push(told(random::run(&chance(args))?)),
             Trial::Etcd => {
                 let lengths = if quick {
                     faults::Lengths::SHORT
                 } else {
                     faults::Lengths::LONG
                 };
-                results.etcd.extend(faults::run(&faults::ALL, lengths)?);
+                let rows = faults::run(&faults::ALL, lengths)?;
+                results.etcd.extend(rows.into_iter().map(told));
             }
             Trial::Partitions => results
                 .partitions
@@ -166,6 +167,14 @@ fn measure(args: &Args, results: &mut Results) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Tells a row at once: a run that is interrupted has shown it.
+fn told<F: Serialize>(row: Row<F>) -> Row<F> {
+    if let Ok(text) = serde_json::to_string(&row) {
+        eprintln!("{text}");
+    }
+    row
 }
 
 fn chance(args: &Args) -> random::RandomSpec {

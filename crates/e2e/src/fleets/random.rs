@@ -2,12 +2,15 @@
 //! chance from a seed. [`history::check`] judges what commands answered and hubs said.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{LineWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use ropewalk_api::Status;
 use ropewalk_testbed::gateway::Gateway;
 use ropewalk_testbed::{Finished, Namespace, programs};
@@ -60,6 +63,9 @@ pub struct Figures {
 
 /// Names that nobody runs under, which are invited by token and revoked.
 const GUESTS: u32 = 20;
+/// Share of orders that revoke a site which was invited at the same hub, and of the others that revoke any.
+const REVOKE_KNOWN: f64 = 0.4;
+const REVOKE_ANY: f64 = 0.2;
 /// Shortest and longest pause of who gives orders at a hub, seconds.
 const PAUSE_S: (f64, f64) = (0.05, 0.5);
 /// How often a hub is looked at.
@@ -103,7 +109,7 @@ impl Desk {
         let _ = self.events.send(event);
     }
 
-    fn operate(&self, change: Change, site: &str, key: Option<&str>) {
+    fn operate(&self, change: Change, site: &str, key: Option<&str>) -> Outcome {
         let begin_ms = self.now_ms();
         let finished = match (change, key) {
             (Change::Invite, Some(key)) => self.run(&["invite", site, "--public-key", key]),
@@ -124,6 +130,7 @@ impl Desk {
             outcome,
             blocks,
         }));
+        outcome
     }
 
     /// Says what the hub says of itself. One that does not run sees no etcd and serves nobody.
@@ -227,6 +234,8 @@ fn settings() -> FleetSpec {
     FleetSpec {
         // Ports are shared, which excludes routes to sites.
         shared: format!("shared = {shared:?}\nports = 1008"),
+        // Small enough that a long run gives freed places again, and large enough for those that rest.
+        pool: "10.86.0.0/21".to_owned(),
         routes: false,
         ..FleetSpec::new("random")
     }
@@ -243,6 +252,7 @@ pub fn run(spec: &RandomSpec) -> Result<Row<Figures>> {
     let longest = spec.time + Duration::from_secs(300);
     let mut sites = swarm.start(&fleet, Duration::from_secs(1), longest)?;
     let (sender, events) = channel();
+    let events = write(&spec.history, events)?;
     let begun = Instant::now();
     let program = programs::own("ropewalk")?;
     let desk = |(hub, name): (&Gateway, &'static str)| Desk {
@@ -300,9 +310,9 @@ pub fn run(spec: &RandomSpec) -> Result<Row<Figures>> {
     let seconds = begun.elapsed().as_secs_f64();
     drop(desks);
     sites.kill();
-    // Also when a part did not come back: the history says what was before.
-    let events: Vec<Event> = events.iter().collect();
-    write(&spec.history, &events)?;
+    let events = events
+        .join()
+        .map_err(|_| anyhow!("the thread that writes panicked"))??;
     let faults = faults.with_context(|| fleet.explain())?;
     Ok(row(spec, seconds, faults, &events))
 }
@@ -317,10 +327,18 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn write(path: &Path, events: &[Event]) -> Result<()> {
-    let lines = events.iter().map(serde_json::to_string);
-    let text = lines.collect::<serde_json::Result<Vec<_>>>()?.join("\n") + "\n";
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+/// Writes events as they come, so that a run which is interrupted leaves what was before; all of them at the end.
+fn write(path: &Path, events: Receiver<Event>) -> Result<JoinHandle<Result<Vec<Event>>>> {
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut file = LineWriter::new(file);
+    Ok(std::thread::spawn(move || {
+        let mut all = Vec::new();
+        for event in events {
+            writeln!(file, "{}", serde_json::to_string(&event)?)?;
+            all.push(event);
+        }
+        Ok(all)
+    }))
 }
 
 /// Reads a history that [`run`] has written.
@@ -393,20 +411,26 @@ fn row(
     }
 }
 
-/// Invites and revokes sites at a hub.
+/// Invites and revokes sites at a hub. Other hubs know the same names.
 fn give_orders(desk: &Desk, members: &[Member], random: &mut Random, goes_on: &AtomicBool) {
+    let guests = (0..GUESTS).map(|guest| (format!("guest-{guest}"), None));
+    let members = members.iter();
+    let members = members.map(|one| (one.name.clone(), Some(one.key.to_string())));
+    let names: [Vec<_>; 2] = [guests.collect(), members.collect()];
+    // Those that were invited here: most of them are still there.
+    let mut invited = Vec::new();
     while goes_on.load(Ordering::Relaxed) {
-        let change = if random.chance(0.5) {
-            Change::Invite
+        if !invited.is_empty() && random.chance(REVOKE_KNOWN) {
+            let site: String = invited.swap_remove(one_of(random, &invited));
+            desk.operate(Change::Revoke, &site, None);
         } else {
-            Change::Revoke
-        };
-        if random.chance(0.5) {
-            let member = &members[one_of(random, members)];
-            desk.operate(change, &member.name, Some(&member.key.to_string()));
-        } else {
-            let guest = random.next_u64() % u64::from(GUESTS);
-            desk.operate(change, &format!("guest-{guest}"), None);
+            let kind = &names[usize::from(random.chance(0.5))];
+            let (site, key) = &kind[one_of(random, kind)];
+            if random.chance(REVOKE_ANY) {
+                desk.operate(Change::Revoke, site, None);
+            } else if desk.operate(Change::Invite, site, key.as_deref()) == Outcome::Done {
+                invited.push(site.clone());
+            }
         }
         std::thread::sleep(Duration::from_secs_f64(between(random, PAUSE_S)));
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ropewalk_testbed::Process;
+use rustix::process::Signal;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -85,6 +86,8 @@ pub const MORE_MS: f64 = 50.0;
 const PINGS_BESIDE: f64 = 10.0;
 /// How long all of them rest between.
 const REST: Duration = Duration::from_secs(2);
+/// The swarm ends by itself after this time, if nobody ends it before.
+const LONGEST: Duration = Duration::from_secs(900);
 /// How long programs may take beyond what they were told.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -104,9 +107,7 @@ pub fn run(size: Size) -> Result<Row<Figures>> {
         }
     }
     eprintln!("{} sites are let in", size.sites + 2 * size.beside);
-    // Both times of the others, what is between, and as much after the death.
-    let time = 3 * size.watched + 3 * REST;
-    let mut crowding = crowd.start(&fleet, size.join_over, time)?;
+    let mut crowding = crowd.start(&fleet, size.join_over, LONGEST)?;
     swarm::await_joined(&mut crowding, size.sites, size.join_over + PATIENCE)?;
     std::thread::sleep(REST);
     eprintln!("{} sites are connected to hub a", size.sites);
@@ -116,7 +117,9 @@ pub fn run(size: Size) -> Result<Row<Figures>> {
     eprintln!("hub a is killed");
     fleet.hubs[0].kill();
     let (during, beside_moved) = end(watched)?;
-    let report = swarm::report(&mut crowding, time + PATIENCE)?;
+    std::thread::sleep(REST);
+    crowding.signal(Signal::INT);
+    let report = swarm::report(&mut crowding, PATIENCE)?;
     let hubs = &report["hubs"];
     let silence = |key: &str| hubs["silence_ms"][key].as_f64().unwrap_or(f64::INFINITY);
     let figures = Figures {
