@@ -216,7 +216,7 @@ fn places(copy: &Copy, name: &str, region: &str, own: Place) -> Vec<Place> {
         places
     };
     // As many as a token holds are said, too.
-    for place in &mut places {
+    for (_, place) in &mut places {
         place.endpoints.truncate(FLEET_ENDPOINTS_MAX);
     }
     // A hub that was renamed has two names for a while.
@@ -367,9 +367,10 @@ mod tests {
         let own = Place {
             key: key(50),
             tcp_port: 443,
+            region: 0,
             endpoints: vec![endpoint; FLEET_ENDPOINTS_MAX + 3],
         };
-        let places = places(&copy(&[], &[]), "a", own);
+        let places = places(&copy(&[], &[]), "a", "", own);
         assert_eq!(places[0].endpoints.len(), FLEET_ENDPOINTS_MAX);
     }
 
