@@ -482,6 +482,9 @@ impl Fleet {
         }
         let name = NAMES[hub];
         for (space, rules) in self.around(hub).into_iter().zip([own, net, server]) {
+            if rules.is_empty() {
+                continue;
+            }
             space.nft(&format!(
                 "table inet cut_{name}\ndelete table inet cut_{name}\ntable inet cut_{name} {{\n \
                  chain arriving {{\n type filter hook prerouting priority -300;\n {rules} }}\n}}\n"

@@ -22,7 +22,9 @@ pub struct Size {
     pub pings: f64,
     /// How long the sites take to join.
     pub join_over: Duration,
-    /// How long the sites of other hubs are watched before the death, and around it.
+    /// How long the sites have to connect to their spares. A busy hub begins 50 handshakes a second.
+    pub settle: Duration,
+    /// How long the sites of other hubs are watched before the death.
     pub watched: Duration,
 }
 
@@ -35,6 +37,7 @@ impl Size {
             beside: (sites / 20).max(5),
             pings,
             join_over: Duration::from_millis(u64::from(sites) * 10).max(Duration::from_secs(1)),
+            settle: Duration::from_millis(u64::from(sites) * 30).max(Duration::from_secs(3)),
             watched: Duration::from_secs(8),
         }
     }
@@ -84,6 +87,8 @@ pub const SILENCE_MS: f64 = 5_000.0;
 pub const MORE_MS: f64 = 50.0;
 /// Pings of a site of another hub, in a second.
 const PINGS_BESIDE: f64 = 10.0;
+/// How long the sites are watched after the death: longer than the bound.
+const AFTER: Duration = Duration::from_secs(8);
 /// How long all of them rest between.
 const REST: Duration = Duration::from_secs(2);
 /// The swarm ends by itself after this time, if nobody ends it before.
@@ -109,15 +114,17 @@ pub fn run(size: Size) -> Result<Row<Figures>> {
     eprintln!("{} sites are let in", size.sites + 2 * size.beside);
     let mut crowding = crowd.start(&fleet, size.join_over, LONGEST)?;
     swarm::await_joined(&mut crowding, size.sites, size.join_over + PATIENCE)?;
-    std::thread::sleep(REST);
     eprintln!("{} sites are connected to hub a", size.sites);
-    let (before, _) = end(begin(&fleet, &beside, size.watched)?)?;
-    let watched = begin(&fleet, &beside, size.watched)?;
+    std::thread::sleep(size.settle);
+    let quiet = begin(&fleet, &beside)?;
+    std::thread::sleep(size.watched);
+    let (before, _) = end(quiet)?;
+    let watched = begin(&fleet, &beside)?;
     std::thread::sleep(REST);
     eprintln!("hub a is killed");
     fleet.hubs[0].kill();
+    std::thread::sleep(AFTER);
     let (during, beside_moved) = end(watched)?;
-    std::thread::sleep(REST);
     crowding.signal(Signal::INT);
     let report = swarm::report(&mut crowding, PATIENCE)?;
     let hubs = &report["hubs"];
@@ -165,8 +172,8 @@ fn judge(figures: &Figures) -> (Vec<String>, Vec<String>) {
 }
 
 /// Starts the sites of the other hubs.
-fn begin(fleet: &Fleet, swarms: &[Swarm], watched: Duration) -> Result<Vec<Process>> {
-    let start = |swarm: &Swarm| swarm.start(fleet, Duration::from_secs(1), watched);
+fn begin(fleet: &Fleet, swarms: &[Swarm]) -> Result<Vec<Process>> {
+    let start = |swarm: &Swarm| swarm.start(fleet, Duration::from_secs(1), LONGEST);
     let mut running = swarms.iter().map(start).collect::<Result<Vec<_>>>()?;
     for (process, swarm) in running.iter_mut().zip(swarms) {
         swarm::await_joined(process, swarm.count, PATIENCE)?;
@@ -174,11 +181,12 @@ fn begin(fleet: &Fleet, swarms: &[Swarm], watched: Duration) -> Result<Vec<Proce
     Ok(running)
 }
 
-/// Waits for their end: the worse of the pings of the swarms, and sites that moved.
+/// Ends them: the worse of the pings of the swarms, and sites that moved.
 fn end(running: Vec<Process>) -> Result<(Pings, u64)> {
     let (mut all, mut moved) = (Pings::default(), 0);
     for mut process in running {
-        let report = swarm::report(&mut process, 2 * PATIENCE)?;
+        process.signal(Signal::INT);
+        let report = swarm::report(&mut process, PATIENCE)?;
         let one = pings(&report).with_context(|| format!("no pings in {report}"))?;
         all = Pings {
             answered: all.answered + one.answered,
