@@ -77,6 +77,8 @@ pub enum Command {
     /// Another hub has learned from a site, or this one knew before it started, which hub serves the site (hub only).
     /// The answer is 1 if that was news, else 0. The error says whose key or signature is wrong.
     Claimed(Statement),
+    /// Sites shall leave this hub, or may stay (hub only). The answer is the number of sites that are served here.
+    Drained(bool),
     /// Keys change.
     Key(KeyStep),
 }

@@ -92,6 +92,13 @@ impl Peer {
         }
     }
 
+    /// Takes the place of another peer, which gets no more inner packets.
+    pub(crate) fn follow(&mut self, now: Instant, former: &mut Self) {
+        self.tunnel.take_over(now, &mut former.tunnel);
+        self.scheduler_receive = former.scheduler_receive;
+        (self.was_up, self.wire_version) = (former.was_up, former.wire_version);
+    }
+
     /// Largest inner packet that its paths take whole, bytes; `None` while none is up.
     #[must_use]
     pub(crate) fn whole_max(&self) -> Option<usize> {

@@ -7,6 +7,9 @@ use ropewalk_transport::{Identity, PublicKey};
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::Versions;
 
+#[path = "fleet/drain.rs"]
+mod drain;
+
 const SECOND: Duration = Duration::from_secs(1);
 /// Packets of a call leave in both directions so far apart.
 const INTERVAL: Duration = Duration::from_millis(20);

@@ -676,6 +676,7 @@ impl World {
     pub fn send_down(&mut self, site: usize, first: u64, count: u64) {
         let now = self.now;
         let destination = Self::inner_address(site);
+        self.inner_routes.follow_until(now);
         let to = self.inner_routes.hub(destination.into());
         for number in first..first + count {
             let packet = inner(HUB_INNER, destination, number, 500);
@@ -970,6 +971,7 @@ impl World {
     /// or stands still, loses the packet.
     pub fn offer(&mut self, now: Instant, site: usize, side: Side, data: BytesMut) {
         self.now = now.max(self.now);
+        self.inner_routes.follow_until(self.now);
         let component = match side {
             Side::Up => 1 + site,
             Side::Down => {
@@ -1047,6 +1049,7 @@ impl World {
     /// something or whose timers are due.
     fn work(&mut self, component: usize) {
         let now = self.now;
+        self.inner_routes.follow_until(now);
         let mut ready = Ready {
             itself: self.timers[component] <= now && !self.sleeps(component),
             hubs: 0,

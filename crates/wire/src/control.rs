@@ -133,7 +133,12 @@ pub enum Control {
     },
     /// Site to hub on a connection that waits: which hub serves the site. The hub answers with the same message
     /// and the newest claim that it knows, and with that one to a [`Hello`] whose claim is older.
-    Claim(Claim),
+    Claim {
+        /// The claim.
+        claim: Claim,
+        /// From a hub: sites shall leave it. Earlier versions do not say that.
+        drained: bool,
+    },
 }
 
 const HELLO: u8 = 1;
@@ -150,6 +155,9 @@ const CLAIM: u8 = 11;
 
 /// Tells claims from other signatures of a site's key: those of TLS begin with spaces (RFC 8446 §4.4.3).
 const CLAIMED: &[u8] = b"ropewalk claim of a serving hub";
+
+/// A mark behind a claim, which is absent without marks.
+const DRAINED: u8 = 1;
 
 const STANDBY: u8 = 1;
 const METERED: u8 = 2;
@@ -185,9 +193,12 @@ impl Control {
                 out.push(HUB_KEY);
                 out.extend_from_slice(key);
             }
-            Self::Claim(claim) => {
+            Self::Claim { claim, drained } => {
                 out.push(CLAIM);
                 claim.emit(out);
+                if *drained {
+                    out.push(DRAINED);
+                }
             }
         }
     }
@@ -215,7 +226,10 @@ impl Control {
                 refused: parse_text(&mut r, REASON_MAX)?,
             },
             HUB_KEY => Self::HubKey { key: r.array()? },
-            CLAIM => Self::Claim(Claim::parse(&mut r)?),
+            CLAIM => Self::Claim {
+                claim: Claim::parse(&mut r)?,
+                drained: r.u8().is_ok_and(|marks| marks & DRAINED > 0),
+            },
             _ => return Err(WireError::UnknownKind),
         })
     }

@@ -257,11 +257,8 @@ fn messages_between_gateways_round_trip() {
             proof: Some([8; 64]),
         },
         Control::HubKey { key: [7; 32] },
-        Control::Claim(Claim {
-            epoch: u64::MAX,
-            hub: [1; 32],
-            signature: [2; 64],
-        }),
+        claim(false),
+        claim(true),
         Control::Enrolled {
             refused: String::new(),
         },
@@ -274,6 +271,25 @@ fn messages_between_gateways_round_trip() {
         emit_control(&message, &mut bytes);
         assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Control(message)));
     }
+}
+
+fn claim(drained: bool) -> Control {
+    let claim = Claim {
+        epoch: u64::MAX,
+        hub: [1; 32],
+        signature: [2; 64],
+    };
+    Control::Claim { claim, drained }
+}
+
+#[test]
+fn a_claim_of_a_hub_that_sites_shall_not_leave_is_the_message_of_before() {
+    let mut bytes = Vec::new();
+    emit_control(&claim(false), &mut bytes);
+    assert_eq!(bytes.len(), 2 + 8 + 32 + 64);
+    // Marks of later versions.
+    bytes.push(0xfe);
+    assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Control(claim(false))));
 }
 
 /// A Hello and a Welcome as programs that speak version 4 only send them, recorded.

@@ -23,6 +23,7 @@ mod report;
 mod rescue;
 mod rest;
 mod send_options;
+mod succeed;
 mod too_big;
 mod tuning;
 
@@ -436,17 +437,24 @@ impl Tunnel {
             return Some(written);
         }
         loop {
-            let mut inner = self.egress.reorder.poll()?;
-            let waiting = |bucket| self.ingress.queue.flow_bytes(bucket);
-            let says = self.freezer.on_egress(self.now, &mut inner, waiting);
-            self.stats.rx_packets += 1;
-            self.stats.rx_bytes += inner.bytes() as u64;
-            self.rest.busy(self.now);
-            if says {
-                self.limit_segments(&mut inner);
+            let inner = self.egress.reorder.poll()?;
+            if let Some(inner) = self.pass(inner) {
                 return Some(inner);
             }
         }
+    }
+
+    /// A packet that leaves for a host, unless the host need not get it.
+    fn pass(&mut self, mut inner: Inner) -> Option<Inner> {
+        let waiting = |bucket| self.ingress.queue.flow_bytes(bucket);
+        let says = self.freezer.on_egress(self.now, &mut inner, waiting);
+        self.stats.rx_packets += 1;
+        self.stats.rx_bytes += inner.bytes() as u64;
+        self.rest.busy(self.now);
+        says.then(|| {
+            self.limit_segments(&mut inner);
+            inner
+        })
     }
 
     /// Tells the host that gets this handshake of segments that fit: their packets leave here.

@@ -1,7 +1,7 @@
 use super::*;
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::Ecn;
-use ropewalk_wire::{DATA_HEADER, DataHeader, HEADROOM, Stamp};
+use ropewalk_wire::{DATA_HEADER, DataHeader, Datagram, HEADROOM, Stamp};
 
 #[test]
 fn a_packet_with_three_copies_is_answered_for_when_the_last_is_missed() {
@@ -86,4 +86,72 @@ fn what_waits_for_a_path_and_what_waits_for_order_share_one_room() {
     }
     let least = most.iter().min();
     assert!(least > Some(&(ROOM / 5)), "both wait: {most:?}");
+}
+
+#[test]
+fn a_tunnel_takes_over_what_waits_and_leaves_what_was_sent_to_the_former_one() {
+    const PACKETS: u64 = 20;
+    let config = TunnelConfig {
+        scheduler: Default::default(),
+        probe_interval: None,
+        classes: Default::default(),
+        hold: Default::default(),
+        send: Default::default(),
+    };
+    let (now, id) = (Instant::from_millis(1_000), PathId(0));
+    let open = PathSnapshot {
+        cwnd: 5_000,
+        free: 5_000,
+        srtt: Duration::from_millis(20),
+        max_datagram: 1_400,
+        ..PathSnapshot::default()
+    };
+    let mut former = Tunnel::new(config.clone(), 1);
+    former.add_path(now, id, PathConfig::default());
+    former.update_path(now, id, open.clone());
+    let mut ip = vec![0; 1_000];
+    ip[..4].copy_from_slice(&[0x45, 0, 3, 232]);
+    (ip[8], ip[9]) = (64, 253);
+    for _ in 0..PACKETS {
+        let data = [&[0; HEADROOM][..], &ip].concat();
+        former.handle_inner(now, BytesMut::from(&data[..]), false);
+    }
+    let mut out = Vec::new();
+    former.poll_transmit(now, &mut out, 64);
+    let sent = former.stats().tx_packets;
+    assert!(sent > 0 && sent < PACKETS, "{sent} sent");
+    let mut next = Tunnel::new(config, 2);
+    next.take_over(now, &mut former);
+    assert_eq!(former.queue_bytes(), 0);
+    assert_eq!(next.queue_bytes(), (PACKETS - sent) * 1_000);
+    next.add_path(now, id, PathConfig::default());
+    let wide = PathSnapshot {
+        cwnd: 1_000_000,
+        free: 1_000_000,
+        ..open
+    };
+    next.update_path(now, id, wide);
+    out.clear();
+    next.poll_transmit(now, &mut out, 64);
+    assert_eq!(next.stats().tx_packets, PACKETS, "counted on");
+    let first = out
+        .iter()
+        .find_map(|sent| match Datagram::parse(&sent.datagram) {
+            Ok(Datagram::Data { header, .. }) => Some(header.flow_seq),
+            _ => None,
+        });
+    assert_eq!(first, Some(0), "its numbers begin anew");
+    // The former one gives what it gets to the new one's hosts.
+    let header = DataHeader::default();
+    let mut front = [0; DATA_HEADER];
+    header.emit(&mut front);
+    former.handle_datagram(
+        now,
+        id,
+        Ecn::NotEct,
+        Bytes::from([&front[..], &ip].concat()),
+    );
+    former.end_batch(now);
+    assert!(next.poll_inner_of(&mut former).is_some());
+    assert_eq!(next.stats().rx_packets, 1);
 }

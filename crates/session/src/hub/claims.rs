@@ -46,6 +46,14 @@ pub(super) struct Claims {
     refused: u64,
 }
 
+/// A claim to be told.
+pub(super) const fn message(statement: &Statement, drained: bool) -> Control {
+    Control::Claim {
+        claim: statement.claim(),
+        drained,
+    }
+}
+
 #[derive(Debug, Default)]
 struct Known {
     statement: Option<Statement>,
@@ -87,7 +95,7 @@ fn outranks(entry: &SiteEntry, statement: &Statement, known: &Statement) -> bool
 
 impl Claims {
     /// The newest statement of a site.
-    fn of(&self, sites: &SiteDirectory, entry: &SiteEntry) -> Option<Statement> {
+    pub(super) fn of(&self, sites: &SiteDirectory, entry: &SiteEntry) -> Option<Statement> {
         let known = self.known.get(&entry.name)?.statement;
         known.filter(|known| speaks(sites, entry, &known.site))
     }
@@ -186,7 +194,7 @@ impl Hub {
             return true;
         }
         self.claims.refused += 1;
-        links.queue_control(link, &Control::Claim(known.claim()));
+        links.queue_control(link, &message(&known, self.drain.is_some()));
         false
     }
 
@@ -201,7 +209,8 @@ impl Hub {
         let Some(pending) = self.pending.get_mut(&link) else {
             return;
         };
-        pending.waits = true;
+        // A site that has left says so over the connections of before.
+        pending.waits = pending.site.is_none();
         let key = pending.key;
         let entry = self.settings.sites.find(&key);
         let Some(entry) = entry.filter(|entry| entry.enabled) else {
@@ -214,7 +223,7 @@ impl Hub {
         let statement = Statement::of(key, claim);
         self.learn(now, links, &entry, &statement, Source::Site);
         if let Some(known) = self.claims.of(&self.settings.sites, &entry) {
-            links.queue_control(link, &Control::Claim(known.claim()));
+            links.queue_control(link, &message(&known, self.drain.is_some()));
         }
     }
 
@@ -262,7 +271,9 @@ impl Hub {
             return noted;
         }
         if !self.is_ours(&statement.hub) {
-            self.withdraw(now, links, entry, statement);
+            if !self.lingers(now, entry) {
+                self.withdraw(now, links, entry, statement);
+            }
         } else if let Some(index) = self.sites.find(&entry.key)
             && (self.sites.get(index)).is_some_and(|site| site.served.is_some() && !site.withdrawn)
         {
@@ -273,7 +284,7 @@ impl Hub {
     }
 
     /// Another hub serves the site: nothing more is sent to it from here.
-    fn withdraw(
+    pub(super) fn withdraw(
         &mut self,
         now: Instant,
         links: &mut Links,
@@ -288,12 +299,13 @@ impl Hub {
             return;
         };
         site.withdrawn = true;
+        site.leaving = None;
         if site.lines.allow(now) {
             let (site, epoch) = (&site.entry.name, statement.epoch);
             tracing::info!(site, hub = %statement.hub, epoch, "another hub serves the site");
         }
         site.peer
-            .send_control(links, &Control::Claim(statement.claim()));
+            .send_control(links, &message(statement, self.drain.is_some()));
         self.events.push_back(Event::Withdrawn {
             site: site.entry.name.clone(),
             addresses: addresses(&site.entry),
@@ -397,7 +409,7 @@ impl Hub {
     pub fn serves_site(&self, site: &str) -> Option<bool> {
         let mut sites = self.sites.iter();
         let site = sites.find(|of| of.entry.name == site)?;
-        Some(!site.withdrawn)
+        Some(!site.withdrawn && site.leaving.is_none())
     }
 
     /// Of how many sites something is kept about claims, and how many withdrawals are not over.

@@ -49,9 +49,9 @@ impl Hub {
             return;
         }
         if let Some(index) = self.sites.find(&entry.key)
-            && self.sites.get(index).is_some_and(|site| site.withdrawn)
+            && self.has_come_back(index, link)
         {
-            // It has come back before the old tunnel was gone.
+            // Before the old tunnel was gone.
             let why = "the site has come back from another hub";
             self.drop_site(now, links, index, why);
             if !self.pending.contains_key(&link) {
@@ -295,6 +295,8 @@ impl Hub {
             next_key: None,
             withdrawn: false,
             withdrawn_until: Instant::ZERO,
+            told: false,
+            leaving: None,
             served: None,
             links: Vec::new(),
         }))

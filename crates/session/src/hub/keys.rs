@@ -181,6 +181,7 @@ impl Hub {
             site.peer.key = entry.key;
             site.next_key = None;
             self.claims.follow_key(&former.key, entry.key);
+            self.follow_key_of_lingering(&former.key, entry.key);
             self.keys.old.push((former.key, now + OLD_KEY_GRACE));
             self.tick = self.tick.min(now + TICK);
         }

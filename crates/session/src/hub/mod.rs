@@ -9,6 +9,7 @@
 mod addresses;
 mod blocks;
 mod claims;
+mod drain;
 mod enrolment;
 #[cfg(debug_assertions)]
 mod fault;
@@ -49,6 +50,7 @@ use crate::tuning::{ROUND_PACKETS, ROUNDS};
 use addresses::is_link_local;
 use blocks::Fragments;
 use claims::Claims;
+use drain::{Drain, Leaving};
 use enrolment::Invited;
 #[cfg(debug_assertions)]
 pub use fault::plant_fault;
@@ -89,6 +91,10 @@ struct HubSite {
     withdrawn: bool,
     /// Until when what it has under way is read then.
     withdrawn_until: Instant,
+    /// Whether it was told to leave this hub.
+    told: bool,
+    /// That it has left on that word, while what still comes for it here is delivered.
+    leaving: Option<Leaving>,
     /// With which statement the driver was told that it is served here, if it was.
     served: Option<Option<Statement>>,
     /// The connections that have said hello for it.
@@ -187,6 +193,10 @@ pub struct Hub {
     keys: Keys,
     /// Which hub serves each site.
     claims: Claims,
+    /// While sites shall leave this hub: who is told next.
+    drain: Option<Drain>,
+    /// Sites that have left, and when each is looked at, the first to be looked at first.
+    lingering: VecDeque<(Instant, PublicKey)>,
     events: VecDeque<Event>,
     starts: u64,
     /// How often a site was let in that the hub did not know.
@@ -270,6 +280,8 @@ impl Hub {
             gone: Vec::new(),
             keys: Keys::default(),
             claims: Claims::default(),
+            drain: None,
+            lingering: VecDeque::new(),
             events: VecDeque::new(),
             starts: 0,
             admissions: 0,
@@ -534,7 +546,7 @@ impl Hub {
             Control::HubKey { key } => self.on_key_known(index, PublicKey::from_bytes(key)),
             Control::Hello(_)
             | Control::Welcome(_)
-            | Control::Claim(_)
+            | Control::Claim { .. }
             | Control::Enrol { .. }
             | Control::Enrolled { .. } => {}
         }
@@ -552,7 +564,7 @@ impl Hub {
                     self.on_hello(now, links, link, &hello);
                     return;
                 }
-                Ok(Datagram::Control(Control::Claim(claim))) => {
+                Ok(Datagram::Control(Control::Claim { claim, .. })) => {
                     self.on_claim(now, links, link, &claim);
                     return;
                 }
@@ -618,6 +630,7 @@ impl sealed::Role for Hub {
                 Ok(self.enrolled(links, &invitation, key, refused))
             }
             Command::Claimed(statement) => self.on_claimed(now, links, &statement),
+            Command::Drained(drained) => Ok(self.set_drained(now, drained)),
             Command::Key(step) => {
                 self.on_key_step(now, links, step);
                 Ok(1)
@@ -734,6 +747,9 @@ impl sealed::Role for Hub {
                 let left = self.sites.with(index, |site| {
                     if site.withdrawn {
                         return Some(data);
+                    }
+                    if let Some(leaving) = &mut site.leaving {
+                        leaving.last = now;
                     }
                     let tunnel = &mut site.peer.tunnel;
                     tunnel.set_room(room(settings, memory, &site.entry));
@@ -872,7 +888,9 @@ impl sealed::Role for Hub {
                 .set_due(index, due.map(|at| at.max(now + DUE_AGAIN)));
         }
         self.drop_failed(now, links);
+        self.end_lingering(now, links);
         self.end_withdrawals(now, links);
+        self.tell_drained(now, links);
         if self.tick > now {
             return;
         }
@@ -895,8 +913,10 @@ impl sealed::Role for Hub {
     fn poll_timeout(&self) -> Option<Instant> {
         // Sites whose turn has not come.
         let now = self.ready.has_outbound().then_some(Instant::ZERO);
+        let drain = [self.drain_due(), self.lingering_due()];
         [now, self.ready.due(), Some(self.tick), self.claims.due()]
             .into_iter()
+            .chain(drain)
             .flatten()
             .min()
     }

@@ -62,6 +62,25 @@ pub(super) const CLAIMS: u32 = 16;
 /// How long a hub that does not serve a site any more delivers what comes over the old connections. Longer: more late
 /// packets arrive beside those that the site has sent again, the tunnel holds memory for longer.
 pub(super) const WITHDRAWN_DRAIN: Duration = Duration::from_secs(2);
+
+// Sites that shall leave: `docs/decisions/fleet.md`.
+
+/// How often some sites are told to leave, while a hub is drained. With [`TOLD`] this is 100 sites a second for each
+/// worker. Longer: hubs that take the sites, routers and etcd have less to do at once, the hub is empty later.
+pub(super) const TELL_INTERVAL: Duration = Duration::from_millis(100);
+/// Sites told at once. More: the reverse.
+pub(super) const TOLD: usize = 10;
+/// After this time at the earliest a site that stays is told again. A site with a spare has left by then. Longer: fewer
+/// datagrams to sites without a spare that works, later moves where the word was lost.
+pub(super) const TELL_AGAIN: Duration = Duration::from_secs(2);
+/// A site that has left on the word of this hub is served as before for so long at least: packets to it come here until
+/// routers have heard of the move. Longer: slower routers lose nothing, two hubs have memory for the site for longer.
+pub(super) const LINGER_MIN: Duration = Duration::from_secs(3);
+/// After that the service ends once nothing has come for the site for this long. Longer: sparse flows whose route has
+/// not changed lose nothing, the same memory. Not measured.
+pub(super) const LINGER_IDLE: Duration = Duration::from_secs(1);
+/// And after this time in any case. Longer: the same.
+pub(super) const LINGER_MAX: Duration = Duration::from_secs(10);
 /// Time after which a question counts as lost, and another one of the same connection gets through. Longer:
 /// later joins where the control side had no answer, fewer repetitions while it takes its time.
 pub(super) const ENROL_PATIENCE: Duration = Duration::from_secs(1);

@@ -16,11 +16,14 @@
 //! - A claim is signed with the site's key of the connection that carries the claim. The hub knows only that key.
 //! - A site with one hub claims nothing, unless a hub says that another one served it before.
 
+use std::collections::BTreeMap;
+
 use ropewalk_transport::{ConnectOptions, PublicKey};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, Pace, PathId};
 use ropewalk_wire::{Claim, Control, Datagram, NoCommonVersion, Welcome, is_control};
 
 use super::Site;
+use super::move_out::Asked;
 use super::tuning::{
     ASK_INTERVAL, ATTEMPT_INTERVAL, ATTEMPT_JITTER, ATTEMPT_LIFETIME, CLAIM_GRACE, FIRST_PATIENCE,
     HELLO_INTERVAL, TOLD, TOLD_INTERVAL, VERSION_RETRY, WARM_INTERVAL, WARM_PATIENCE, WARM_RETRY,
@@ -34,18 +37,18 @@ use crate::status::SessionStatus;
 
 /// A connection to the spare over the path of one uplink.
 #[derive(Debug)]
-struct Warm {
+pub(super) struct Warm {
     link: LinkId,
     /// The key of this site with which it was made.
     key: PublicKey,
     started: Instant,
-    connected: bool,
+    pub(super) connected: bool,
     /// When the spare is asked next.
     due: Instant,
     /// Since when it has owed an answer.
     unanswered: Option<Instant>,
     /// When it answered last.
-    answered: Option<Instant>,
+    pub(super) answered: Option<Instant>,
     /// The generation of its `Hello`, while the spare is claimed.
     generation: Option<u32>,
 }
@@ -66,15 +69,25 @@ enum Signer {
     Other,
 }
 
+/// A claim to be told.
+pub(super) const fn told(claim: Claim) -> Control {
+    Control::Claim {
+        claim,
+        drained: false,
+    }
+}
+
 /// What a site knows of its hubs besides their addresses.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     /// That the serving hub serves.
     claim: Option<Word>,
     /// The highest epoch that this site is known to have signed.
-    signed: u64,
+    pub(super) signed: u64,
     /// By the number of the path.
-    warm: [Option<Warm>; PATHS_MAX],
+    pub(super) warm: [Option<Warm>; PATHS_MAX],
+    /// The hub to which these lead.
+    pub(super) warm_hub: Option<usize>,
     /// When the next connection to the spare is tried over each path.
     next: [Option<Instant>; PATHS_MAX],
     /// Attempts in a row, for the address to try.
@@ -82,7 +95,11 @@ pub(super) struct Fleet {
     /// As which group the spare serves a key of this site, if it has said so.
     group: Option<(PublicKey, u8)>,
     /// What the spare is told in its `Hello`, while it is claimed.
-    claiming: Option<Word>,
+    pub(super) claiming: Option<Word>,
+    /// That the serving hub wants this site to move to the spare.
+    pub(super) asked: Option<Asked>,
+    /// Hubs that have said that sites shall leave them, and until when that counts.
+    pub(super) drained: BTreeMap<usize, Instant>,
     /// How often what hubs say of claims is checked.
     told: Pace,
     /// Claims from hubs with a wrong signature, and those that nobody looked at because there were too many.
@@ -92,6 +109,12 @@ pub(super) struct Fleet {
     exhausted: u64,
     /// When this is to be looked at before the next regular time.
     pub(super) due: Option<Instant>,
+}
+
+impl Word {
+    pub(super) const fn epoch(&self) -> u64 {
+        self.epoch
+    }
 }
 
 impl Fleet {
@@ -116,7 +139,7 @@ impl Site {
     }
 
     /// The newest epoch is for this hub.
-    fn word(&self, hub: usize) -> Word {
+    pub(super) fn word(&self, hub: usize) -> Word {
         Word {
             epoch: self.fleet.signed,
             hub: self.settings.hubs[hub].key,
@@ -136,7 +159,7 @@ impl Site {
     }
 
     /// The epoch after all that this site has signed and `told`, if there is one, and `beyond` more after that.
-    fn newer_epoch(&mut self, told: u64, beyond: u64) -> Option<u64> {
+    pub(super) fn newer_epoch(&mut self, told: u64, beyond: u64) -> Option<u64> {
         let epoch = told.max(self.fleet.signed).checked_add(1);
         let epoch = epoch.filter(|epoch| epoch.checked_add(beyond).is_some());
         if epoch.is_none() {
@@ -191,13 +214,23 @@ impl Site {
         status.drops.extend(counts);
     }
 
-    /// The first of the hubs that does not serve.
-    fn spare(&self) -> Option<usize> {
-        (0..self.settings.hubs.len()).find(|&hub| hub != self.serving)
+    /// The hub that is claimed; else the first of the hubs that does not serve, and that sites shall not leave; else the
+    /// first that does not serve.
+    pub(super) fn spare(&self) -> Option<usize> {
+        if let Some(word) = self.fleet.claiming {
+            return self
+                .settings
+                .hubs
+                .iter()
+                .position(|hub| hub.key == word.hub);
+        }
+        let others = || (0..self.settings.hubs.len()).filter(|&hub| hub != self.serving);
+        let stays = |hub: &usize| !self.fleet.drained.contains_key(hub);
+        others().find(stays).or_else(|| others().next())
     }
 
     /// Since when no path to the serving hub has worked, if one did, or one should by now.
-    fn silent_since(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn silent_since(&self, now: Instant) -> Option<Instant> {
         let since = self.peer.tunnel.down_since()?;
         let patience = if self.hub_session.is_some() {
             Duration::ZERO
@@ -209,7 +242,8 @@ impl Site {
 
     /// Whether something of this is to be looked at soon.
     pub(super) fn is_fleet_busy(&self, now: Instant) -> bool {
-        self.fleet.claiming.is_some() || self.spare().is_some() && self.silent_since(now).is_some()
+        let moves = self.silent_since(now).is_some() || self.fleet.asked.is_some();
+        self.fleet.claiming.is_some() || self.spare().is_some() && moves
     }
 
     /// Whether the tunnel has just gone down, and the spare is to be asked at once.
@@ -224,13 +258,19 @@ impl Site {
 
     /// Looks after the connections to the spare, and moves there if the serving hub is gone.
     pub(super) fn tend_fleet(&mut self, now: Instant, links: &mut Links) {
+        self.forget_words(now);
         let Some(spare) = self.spare() else { return };
+        self.wait_at(now, links, spare);
         let silent = self.silent_since(now);
         for id in self.ids() {
             self.tend_warm(now, links, id, spare, silent);
         }
         let Some(since) = silent else {
-            if self.peer.tunnel.any_up() && self.fleet.claiming.is_some() {
+            if self.fleet.claiming.is_none() {
+                self.leave_if_asked(now, links, spare);
+            } else if self.is_asked_to_move(now) {
+                self.repeat_claim(now, links);
+            } else if self.peer.tunnel.any_up() {
                 self.stay(now, links);
             }
             return;
@@ -263,6 +303,19 @@ impl Site {
         self.repeat_claim(now, links);
     }
 
+    /// Connections to another hub than this one are no connections to the spare any more.
+    fn wait_at(&mut self, now: Instant, links: &mut Links, spare: usize) {
+        if self.fleet.warm_hub == Some(spare) {
+            return;
+        }
+        for id in self.ids() {
+            self.close_warm(now, links, id, "another hub is the spare");
+        }
+        self.fleet.warm_hub = Some(spare);
+        (self.fleet.next, self.fleet.tries) = ([None; PATHS_MAX], [0; PATHS_MAX]);
+        self.fleet.group = None;
+    }
+
     /// How long the serving hub may still answer once the spare has.
     fn grace(&self) -> Duration {
         let rtt = |id: PathId| self.peer.tunnel.path_stats(id).map(|s| s.snapshot.srtt);
@@ -282,8 +335,8 @@ impl Site {
         let Some(path) = &self.paths[id.index()] else {
             return;
         };
-        let thrifty = path.uplink.standby || path.uplink.metered;
-        let wanted = path.enabled && (!thrifty || silent.is_some());
+        let wanted =
+            path.enabled && (!path.is_thrifty() || silent.is_some() || self.leaves_by_all());
         let claim = self.fleet.claim;
         let Some(warm) = &mut self.fleet.warm[id.index()] else {
             let due = self.fleet.next[id.index()].is_none_or(|at| at <= now);
@@ -300,7 +353,9 @@ impl Site {
             self.close_warm(now, links, id, "not needed any more");
             return;
         }
-        let asks = silent.is_some_and(|since| warm.answered.is_none_or(|at| at < since));
+        let asked = self.fleet.asked.map(|asked| asked.since);
+        let news = silent.or(asked);
+        let asks = news.is_some_and(|since| warm.answered.is_none_or(|at| at < since));
         if !warm.connected || (warm.due > now && !(asks && warm.unanswered.is_none())) {
             return;
         }
@@ -309,7 +364,7 @@ impl Site {
         let link = warm.link;
         if let Some(claim) = claim {
             let claim = self.sign(links, id, link, claim);
-            links.queue_control(link, &Control::Claim(claim));
+            links.queue_control(link, &told(claim));
         }
     }
 
@@ -391,7 +446,7 @@ impl Site {
         }
     }
 
-    fn warm_of(&self, link: LinkId) -> Option<PathId> {
+    pub(super) fn warm_of(&self, link: LinkId) -> Option<PathId> {
         let mut ids = self.ids().into_iter();
         ids.find(|id| {
             let warm = self.fleet.warm[id.index()].as_ref();
@@ -439,7 +494,8 @@ impl Site {
             .then(|| Datagram::parse(&received.data).ok())
             .flatten();
         match (control, warm) {
-            (Some(Datagram::Control(Control::Claim(claim))), warm) => {
+            (Some(Datagram::Control(Control::Claim { claim, drained })), warm) => {
+                self.on_word(now, links, received.link, drained, &claim);
                 if let Some(id) = warm
                     && let Some(warm) = &mut self.fleet.warm[id.index()]
                 {
@@ -535,6 +591,7 @@ impl Site {
             "another hub serves this site since before the start"
         );
         let why = "another hub serves this site";
+        self.end_former(now, links, why);
         self.serve_by(now, links, hub);
         for id in self.ids() {
             self.peer.remove_path(now, links, id, why);
@@ -560,7 +617,7 @@ impl Site {
     }
 
     /// Says hello to the spare on every connection that it has answered on, or that has just come up.
-    fn repeat_claim(&mut self, now: Instant, links: &mut Links) {
+    pub(super) fn repeat_claim(&mut self, now: Instant, links: &mut Links) {
         let Some(claim) = self.fleet.claiming else {
             return;
         };
@@ -586,10 +643,11 @@ impl Site {
         }
     }
 
-    /// The serving hub speaks again before the spare has answered the claim: it goes on, and the spare is told.
+    /// The serving hub speaks again before the spare has answered the claim, or the spare does not answer a claim of a
+    /// site that shall leave: the serving hub goes on, and the spare is told.
     fn stay(&mut self, now: Instant, links: &mut Links) {
-        tracing::info!(hub = self.hub().name, "the hub speaks again: staying");
-        self.fleet.claiming = None;
+        tracing::info!(hub = self.hub().name, "the hub goes on: staying");
+        (self.fleet.claiming, self.fleet.asked) = (None, None);
         if let Some(epoch) = self.newer_epoch(0, 0) {
             self.claim_anew(epoch);
         }
@@ -609,6 +667,7 @@ impl Site {
     /// Nothing of the former hub counts any more, but the paths of the tunnel.
     fn serve_by(&mut self, now: Instant, links: &mut Links, hub: usize) {
         self.serving = hub;
+        self.fleet.asked = None;
         self.keys.on_moved();
         self.fleet.group = None;
         self.peer.key = self.settings.hubs[hub].key;
@@ -622,6 +681,7 @@ impl Site {
         // The former hub is the spare once it answers.
         self.fleet.next = [None; PATHS_MAX];
         self.fleet.tries = [0; PATHS_MAX];
+        self.fleet.warm_hub = None;
         self.tick = now;
     }
 
@@ -630,11 +690,18 @@ impl Site {
         let (Some(spare), Some(claim)) = (self.spare(), self.fleet.claiming.take()) else {
             return;
         };
+        let planned = self.fleet.asked.is_some() && self.peer.tunnel.any_up();
+        let former = self.serving;
         self.serve_by(now, links, spare);
         self.fleet.claim = Some(claim);
         self.hub_session = Some(welcome.hub_session);
         // The spare counts its packets from zero. What still comes from the former hub has other numbers.
-        self.peer.tunnel.reset_exit();
+        self.end_former(now, links, "another hub serves this site");
+        if planned {
+            self.keep_former(now, former);
+        } else {
+            self.peer.tunnel.reset_exit();
+        }
         let congestion = self.settings.common.congestion;
         for id in self.ids() {
             let warm = self.fleet.warm[id.index()].take();
@@ -662,6 +729,7 @@ impl Site {
         }
         self.peer
             .cut_replaced(now, links, "another hub serves this site");
+        self.tell_former(links);
         self.note_moved();
     }
 

@@ -7,8 +7,10 @@
 
 mod attempts;
 mod fleet;
+mod former;
 mod keys;
 mod leaving;
+mod move_out;
 mod path;
 mod tuning;
 mod uplinks;
@@ -33,10 +35,11 @@ use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received, RefusedKey};
 use crate::peer::Peer;
 use crate::session::{Event, Role, Session, sealed};
-use crate::settings::{Environment, SiteHub, SiteSettings};
+use crate::settings::{CommonSettings, Environment, SiteHub, SiteSettings};
 use crate::status::SessionStatus;
 use crate::tuning::{PROBE_INTERVAL, ROUNDS};
 use fleet::Fleet;
+use former::Former;
 use keys::Keys;
 use path::SitePath;
 
@@ -45,6 +48,8 @@ use path::SitePath;
 pub struct Site {
     settings: SiteSettings,
     peer: Peer,
+    /// The hub that has told the site to leave, and still delivers.
+    former: Option<Former>,
     paths: [Option<SitePath>; PATHS_MAX],
     /// The last generation of the path that had each number before.
     generations: [u32; PATHS_MAX],
@@ -87,17 +92,12 @@ impl Session<Site> {
 impl Site {
     fn new(settings: SiteSettings, environment: &Environment) -> Self {
         let common = &settings.common;
-        let mut peer = Peer::new(
-            "hub".into(),
-            settings.hubs[0].key,
-            common.scheduler_send,
-            common,
-            Some(PROBE_INTERVAL),
-            environment.tunnels,
-        );
+        let (key, kind) = (settings.hubs[0].key, common.scheduler_send);
+        let mut peer = Self::peer_of(common, key, kind, environment.tunnels);
         peer.scheduler_receive = common.scheduler_receive;
         let mut site = Self {
             peer,
+            former: None,
             paths: Default::default(),
             generations: [0; PATHS_MAX],
             serving: 0,
@@ -117,6 +117,11 @@ impl Site {
         };
         site.begin_fleet();
         site
+    }
+
+    /// A hub, as the peer of a tunnel.
+    fn peer_of(common: &CommonSettings, key: PublicKey, kind: SchedulerKind, seed: u64) -> Peer {
+        Peer::new("hub".into(), key, kind, common, Some(PROBE_INTERVAL), seed)
     }
 
     /// The hub that serves the site.
@@ -218,7 +223,7 @@ impl Site {
             Control::Hello(_)
             | Control::PathGone { .. }
             | Control::Scheduler { .. }
-            | Control::Claim(_)
+            | Control::Claim { .. }
             | Control::Enrol { .. } => {}
         }
     }
@@ -288,6 +293,7 @@ impl sealed::Role for Site {
             Command::ReloadSites
             | Command::Enrolled { .. }
             | Command::Claimed(_)
+            | Command::Drained(_)
             | Command::MtuFloor(_) => Err("a site has no sites".into()),
         }
     }
@@ -321,7 +327,7 @@ impl sealed::Role for Site {
     }
 
     fn on_link(&mut self, now: Instant, links: &mut Links, link: LinkId, event: LinkEvent) {
-        if self.on_warm_link(now, link, &event) {
+        if self.on_warm_link(now, link, &event) || self.on_former_link(now, link, &event) {
             return;
         }
         match event {
@@ -392,6 +398,9 @@ impl sealed::Role for Site {
         if self.is_refused(now, links, &received) || self.on_fleet_datagram(now, links, &received) {
             return;
         }
+        let Some(received) = self.on_former_datagram(now, received) else {
+            return;
+        };
         let (id, current) = match self.peer.path_of(link) {
             Some(carried) => carried,
             None => {
@@ -429,13 +438,22 @@ impl sealed::Role for Site {
 
     fn end_batch(&mut self, now: Instant) {
         self.peer.tunnel.end_batch(now);
+        if let Some(former) = &mut self.former {
+            former.peer.tunnel.end_batch(now);
+        }
     }
 
     fn poll_inner(&mut self) -> Option<Inner> {
-        self.peer.tunnel.poll_inner()
+        let tunnel = &mut self.peer.tunnel;
+        let former = self.former.as_mut();
+        let earlier = former.and_then(|former| tunnel.poll_inner_of(&mut former.peer.tunnel));
+        earlier.or_else(|| tunnel.poll_inner())
     }
 
     fn pump(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
+        if let Some(former) = &mut self.former {
+            former.peer.pump(now, links, sockets, ROUNDS);
+        }
         self.peer.pump(now, links, sockets, ROUNDS);
         if self.peer.any_suspect() {
             self.tick = self.tick.min(now + TICK);
@@ -449,6 +467,7 @@ impl sealed::Role for Site {
     fn on_timeout(&mut self, now: Instant, links: &mut Links) {
         self.peer.tunnel.handle_timeout(now);
         self.peer.close_drained(now, links);
+        self.tend_former(now, links);
         if self.tick > now {
             return;
         }
@@ -483,7 +502,8 @@ impl sealed::Role for Site {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        [Some(self.tick), self.peer.poll_timeout()]
+        let former = self.former.as_ref().and_then(Former::poll_timeout);
+        [Some(self.tick), self.peer.poll_timeout(), former]
             .into_iter()
             .flatten()
             .min()
@@ -529,6 +549,9 @@ impl sealed::Role for Site {
     fn shutdown(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
         self.peer.tunnel.abandon(now);
         self.peer.send_control(links, &Control::Goodbye);
+        if let Some(former) = &self.former {
+            former.peer.send_control(links, &Control::Goodbye);
+        }
         // A closed connection sends nothing but its close.
         links.flush_all(now, sockets);
         for path in self.paths.iter_mut().flatten() {
@@ -539,6 +562,7 @@ impl sealed::Role for Site {
         for id in self.ids() {
             self.close_warm(now, links, id, "the site stops");
         }
+        self.end_former(now, links, "the site stops");
         self.peer.close_all(now, links, "the site stops");
     }
 }

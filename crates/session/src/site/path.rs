@@ -105,6 +105,11 @@ impl SitePath {
         attempt.map(|attempt| attempt.key).or(self.key)
     }
 
+    /// Whether it is used as little as possible.
+    pub(super) const fn is_thrifty(&self) -> bool {
+        self.uplink.standby || self.uplink.metered
+    }
+
     pub(super) fn config(&self) -> PathConfig {
         PathConfig {
             standby: self.uplink.standby,

@@ -64,6 +64,22 @@ pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(200);
 /// How long the serving hub may still speak once the spare has answered, beside a round trip. Longer: later moves, fewer of
 /// them when all uplinks come back at the same time. Measured: `docs/decisions/fleet.md`.
 pub(super) const CLAIM_GRACE: Duration = Duration::from_millis(100);
+/// How long the word of a hub that this site shall leave counts, unless the hub repeats it: the hub does so every 2 s.
+/// Longer: one lost repetition more, a site leaves so long after the word was taken back.
+pub(super) const WORD_LIFETIME: Duration = Duration::from_secs(5);
+/// How long a site that shall leave waits for answers of the spare over further paths once it has one. Longer: fewer
+/// paths that need a new connection after the move, later moves where the spare is not reached over one of them.
+pub(super) const GATHER: Duration = Duration::from_millis(1_000);
+/// How long the spare has for its welcome, when the site moves because it shall leave. Shorter than the former hub goes on
+/// for a site that has left, 3 s. Longer: surer on bad links, later another try.
+pub(super) const WELCOME_PATIENCE: Duration = Duration::from_millis(1_500);
+/// How long the connections to a hub that the site has left on its word are kept, unless the hub closes them. Longer than
+/// the hub goes on, 12 s at most. Longer: the same, and memory of a hub that has vanished meanwhile.
+pub(super) const FORMER_LIFETIME: Duration = Duration::from_secs(15);
+/// How long a hub that said to be drained is taken for a spare only where there is no other. It says so each time it is
+/// asked, but a hub that is no spare is not asked. Longer: fewer connections to hubs that stay drained, later use of one
+/// that is not any more, of sites with three hubs.
+pub(super) const DRAINED_LIFETIME: Duration = Duration::from_secs(600);
 /// How long a site that has just started waits for its home. Longer: fewer moves at starts on bad links, later
 /// service where the home is down.
 pub(super) const FIRST_PATIENCE: Duration = Duration::from_secs(2);

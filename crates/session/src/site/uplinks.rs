@@ -80,6 +80,12 @@ impl Site {
             path.hello_due = now;
         }
         let config = path.config();
+        let former = self.former.as_ref();
+        if let Some(carrier) = former.and_then(|former| former.peer.paths[id.index()].as_ref())
+            && lost
+        {
+            links.address_changed(carrier.link);
+        }
         if let Some(carrier) = &mut self.peer.paths[id.index()] {
             carrier.name.clone_from(&path.uplink.name);
             if renewed {
@@ -102,6 +108,9 @@ impl Site {
             links.close(now, attempt.link, why);
         }
         self.peer.remove_path(now, links, id, why);
+        if let Some(former) = &mut self.former {
+            former.peer.remove_path(now, links, id, why);
+        }
         self.close_warm(now, links, id, why);
         for socket in path.sockets.into_iter().flatten() {
             // After the goodbyes, which leave with the next flush.

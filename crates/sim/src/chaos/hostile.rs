@@ -154,7 +154,11 @@ impl Hostile {
         }
         if self.claims && self.random.chance(0.2) {
             let mut bytes = Vec::new();
-            emit_control(&Control::Claim(self.claim()), &mut bytes);
+            let message = Control::Claim {
+                claim: self.claim(),
+                drained: false,
+            };
+            emit_control(&message, &mut bytes);
             let _refused = self.endpoint.send(link, bytes.into());
         }
         let kept = self

@@ -1,6 +1,6 @@
 //! The hubs of a world: which component each is, how they start and end, and where inner packets from outside go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use ropewalk_session::{
     Command, Event, Hub, HubAddresses, HubSettings, Peer, Session, SiteHub, Statement,
 };
 use ropewalk_transport::{Identity, PublicKey};
-use ropewalk_types::Instant;
+use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::Versions;
 
 use super::{HUB_INNER, HUB_IP, HUB_TCP, HUB_UDP, World};
@@ -71,6 +71,9 @@ impl Begun {
 /// A routing table that follows what hubs announce: of two hubs the one with the higher epoch is used.
 #[derive(Debug, Default)]
 pub(super) struct InnerRoutes {
+    /// How long routers take to follow, and what they do not follow yet.
+    delay: Duration,
+    later: VecDeque<(Instant, usize, Event)>,
     /// Single addresses: hubs that announce them, and their epochs.
     hosts: BTreeMap<IpAddr, Vec<(usize, u64)>>,
     /// Networks, hubs that announce them, and their epochs.
@@ -98,6 +101,25 @@ impl InnerRoutes {
             !routes.is_empty()
         });
         self.networks.retain(|(_, by, _)| *by != hub);
+    }
+
+    /// Follows what was announced long enough ago.
+    pub(super) fn follow_until(&mut self, now: Instant) {
+        let due = self.later.partition_point(|(at, ..)| *at <= now);
+        for _ in 0..due {
+            if let Some((_, hub, event)) = self.later.pop_front() {
+                self.follow(hub, &event);
+            }
+        }
+    }
+
+    /// What a hub announces.
+    fn note(&mut self, now: Instant, hub: usize, event: &Event) {
+        if self.delay == Duration::ZERO {
+            self.follow(hub, event);
+        } else {
+            self.later.push_back((now + self.delay, hub, event.clone()));
+        }
     }
 
     fn follow(&mut self, hub: usize, event: &Event) {
@@ -219,7 +241,7 @@ impl World {
         let before = host.events.len();
         host.pump(self.now);
         for (_, event) in &host.events[before..] {
-            self.inner_routes.follow(hub, event);
+            self.inner_routes.note(self.now, hub, event);
         }
         host.poll_timeout()
     }
@@ -353,6 +375,19 @@ impl World {
         let routes = &self.inner_routes;
         let mut announced = addresses.into_iter().map(|to| routes.announced(to));
         announced.next().flatten().unwrap_or(HOME)
+    }
+
+    /// From now on packets to sites follow what hubs announce so much later.
+    pub fn set_route_delay(&mut self, delay: Duration) {
+        self.inner_routes.delay = delay;
+    }
+
+    /// Sites shall leave a hub, or may stay.
+    ///
+    /// # Errors
+    /// What the hub says to it.
+    pub fn drain_hub(&mut self, hub: usize, drained: bool) -> Result<usize, String> {
+        self.command_hub(hub, Command::Drained(drained))
     }
 
     /// Lets all packets between a hub and sites vanish, or none any more. The hub goes on.
