@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
@@ -25,7 +26,8 @@ const EXAMPLES: &str = "Examples:
   ropewalk fleet status             etcd, how old the copy here is, the hubs, what waits
   ropewalk fleet status --json | jq -r '.hubs[] | select(.runs) | .name'
                                     names of the hubs that run
-  ropewalk fleet drain b            new sites get other hubs; `--end` takes the mark away
+  ropewalk fleet drain b --wait     its sites move to their spares, and new ones get other hubs;
+                                    `--end` takes the mark away
   ropewalk fleet forget b           a hub that is gone for good
   ropewalk fleet backup fleet.backup
   ropewalk fleet restore fleet.backup
@@ -70,7 +72,7 @@ enum Action {
     Init(Init),
     /// Show etcd, the age of the copy on this hub, the hubs, and what waits
     Status(Form),
-    /// Mark a hub as one that sites shall leave: tokens name other hubs
+    /// Let the sites of a hub move to their spares; tokens name other hubs
     Drain(Drain),
     /// Forget a hub that is gone for good
     Forget(Forget),
@@ -124,9 +126,18 @@ struct Drain {
     /// Name of the hub
     #[arg(value_parser = parse_name)]
     hub: String,
-    /// Take the mark away
+    /// Take the mark away: sites may be at the hub again
     #[arg(long)]
     end: bool,
+    /// Wait until the hub serves no site any more, so many seconds at most
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "60",
+        conflicts_with = "end"
+    )]
+    wait: Option<u64>,
     #[command(flatten)]
     form: Form,
 }
@@ -186,20 +197,7 @@ impl FleetArgs {
             // Above: there is no fleet yet.
             Action::Init(_) => Ok(()),
             Action::Status(form) => show(&hub, fleet, socket, form),
-            Action::Drain(drain) => {
-                Desk::open(&hub, fleet, socket)?.drain(&drain.hub, !drain.end)?;
-                let (hub, drained) = (&drain.hub, !drain.end);
-                let words = if drained {
-                    format!(
-                        "tokens name other hubs than {hub} from now on; its present sites stay until it stops"
-                    )
-                } else {
-                    format!("hub {hub} is no longer drained")
-                };
-                drain
-                    .form
-                    .tell(&json!({"hub": hub, "drained": drained}), &words)
-            }
+            Action::Drain(drain) => drain.run(&Desk::open(&hub, fleet, socket)?),
             Action::Forget(forget) => forget.run(&Desk::open(&hub, fleet, socket)?),
             Action::Backup(backup) => {
                 let records = desk::save(&hub, fleet, &backup.file)?;
@@ -233,6 +231,40 @@ impl Form {
             output::note(words);
         }
         Ok(())
+    }
+}
+
+impl Drain {
+    fn run(self, desk: &Desk<'_>) -> anyhow::Result<()> {
+        let (hub, drained) = (&self.hub, !self.end);
+        desk.drain(hub, drained)?;
+        let Some(seconds) = self.wait else {
+            let words = if drained {
+                format!(
+                    "sites of {hub} move to their spares from now on, and tokens name other hubs; `ropewalk fleet \
+                     status` says how many are left"
+                )
+            } else {
+                format!("hub {hub} is no longer drained")
+            };
+            let json = json!({"hub": hub, "drained": drained});
+            return self.form.tell(&json, &words);
+        };
+        let tell = |sites: u32| {
+            if !self.form.json {
+                output::note(&format!("hub {hub} serves {sites} sites"));
+            }
+        };
+        let left = desk.await_drained(hub, Duration::from_secs(seconds), tell);
+        if left > 0 {
+            bail!(
+                "hub {hub} still serves {left} sites after {seconds} s, which have no spare that answers; they stay until \
+                 the hub stops, and break off then; `ropewalk status` on {hub} names them"
+            );
+        }
+        let json = json!({"hub": hub, "drained": true, "sites": left});
+        let words = format!("hub {hub} serves no site any more");
+        self.form.tell(&json, &words)
     }
 }
 

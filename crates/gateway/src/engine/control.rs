@@ -50,6 +50,8 @@ pub enum Command {
     },
     /// Another hub of the fleet has learned which hub serves a site (hub only).
     Claimed(Statement),
+    /// Sites shall leave this hub, or may stay (hub only).
+    Drained(bool),
     /// Packets from elsewhere may have this size, bytes. The interface takes them with any paths,
     /// and the tunnel splits them.
     MtuFloor(usize),

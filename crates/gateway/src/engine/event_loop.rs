@@ -563,6 +563,9 @@ impl<R: Role + Send + 'static> Engine<R> {
                 Command::Claimed(statement) => {
                     told(session.handle_command(now, session::Command::Claimed(statement)));
                 }
+                Command::Drained(drained) => {
+                    told(session.handle_command(now, session::Command::Drained(drained)));
+                }
                 Command::MtuFloor(bytes) => {
                     told(session.handle_command(now, session::Command::MtuFloor(bytes)));
                 }

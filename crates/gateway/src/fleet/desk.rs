@@ -28,6 +28,10 @@ const LOOK: Duration = Duration::from_secs(4);
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Patience of a command with a write. Longer: surer while etcd elects a leader, later words where etcd is away.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a command looks whether a hub has fewer sites. Longer: less work, later words.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// A hub says every 5 s how many sites it serves: what it has said before this time may be older than the mark.
+const COUNTED: Duration = Duration::from_secs(6);
 /// Largest copy that is read, bytes; as the fleet itself has it.
 const FILE_BYTES_MAX: u64 = 1 << 29;
 
@@ -146,6 +150,28 @@ impl<'a> Desk<'a> {
         let since = drained.then(ropewalk_fleet::store::now);
         let hub = hub.to_owned();
         self.write(Request::Drain { hub, since }).map(drop)
+    }
+
+    /// Waits until a hub serves no site any more, or does not run, so long at most. How many it serves at the end; `tell`
+    /// hears of each change.
+    pub fn await_drained(&self, hub: &str, longest: Duration, tell: impl Fn(u32)) -> u32 {
+        let begun = Instant::now();
+        let mut told = None;
+        loop {
+            let hubs = self.status().hubs;
+            let hub = hubs.iter().find(|known| known.name == hub && known.runs);
+            let Some(sites) = hub.map(|hub| hub.sites) else {
+                return 0;
+            };
+            if told.replace(sites) != Some(sites) {
+                tell(sites);
+            }
+            let waited = begun.elapsed();
+            if sites == 0 && waited >= COUNTED || waited >= longest.max(COUNTED) {
+                return sites;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
     }
 
     fn names(&self) -> String {

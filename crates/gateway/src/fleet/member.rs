@@ -37,6 +37,8 @@ struct News {
     sites: bool,
     /// Sites with a claim that may be new.
     claims: BTreeSet<String>,
+    /// The mark that sites shall leave a hub: this one or another.
+    drains: bool,
 }
 
 /// A hub in its fleet.
@@ -107,6 +109,7 @@ impl Member {
         };
         // The copy of the disk was there before anybody could be told.
         member.put_sites_back();
+        lock(&member.news).drains = true;
         member.look_at_all_claims();
         Ok(Some(member))
     }
@@ -147,7 +150,16 @@ impl Member {
     /// Whether something was not taken over.
     pub fn has_news(&self) -> bool {
         let news = lock(&self.news);
-        news.sites || !news.claims.is_empty()
+        news.sites || news.drains || !news.claims.is_empty()
+    }
+
+    /// Whether sites shall leave this hub, if that may have changed since this was asked last.
+    pub fn take_drained(&self) -> Option<bool> {
+        std::mem::take(&mut lock(&self.news).drains).then(|| {
+            let own = &self.hub.common.name;
+            let is_drained = |copy: &Copy| copy.drains().any(|(hub, _)| hub == own);
+            self.fleet.read(is_drained)
+        })
     }
 
     /// Claims of these sites may be told again: their hub knew no such site when they came.
@@ -317,7 +329,8 @@ fn note(news: &mut News, changes: &[Change]) {
             Some(("claim", site)) => {
                 news.claims.insert(site.to_owned());
             }
-            Some(("hub" | "drain" | "slot", _)) => {}
+            Some(("drain", _)) => news.drains = true,
+            Some(("hub" | "slot", _)) => {}
             Some(_) | None => news.sites = true,
         }
     }
@@ -416,7 +429,7 @@ mod tests {
             &mut news,
             &["hub/a", "drain/a", "slot/00000001", "claim/boat"].map(change),
         );
-        assert!(!news.sites);
+        assert!(!news.sites && news.drains);
         assert_eq!(news.claims, ["boat".to_owned()].into());
         for key in ["meta", "site/boat", "key/AAAA"] {
             let mut news = News::default();

@@ -128,6 +128,9 @@ impl Admission {
             // The session may not have known the sites, or their next keys, when their claims came.
             fleet.look_at_all_claims();
         }
+        if let Some(drained) = fleet.take_drained() {
+            self.commands.send(Command::Drained(drained));
+        }
         for statement in fleet.take_claims() {
             self.commands.send(Command::Claimed(statement));
         }

@@ -134,6 +134,7 @@ fn answer_commands(shared: Arc<Mutex<Shared>>, flows: Flows) -> CommandSink {
             | Command::ReloadSites
             | Command::Enrolled { .. }
             | Command::Claimed(_)
+            | Command::Drained(_)
             | Command::Key(_)
             | Command::MtuFloor(_)
             | Command::Shutdown => bail!("this gateway has no tunnel"),

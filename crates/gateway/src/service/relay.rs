@@ -179,6 +179,7 @@ fn both(hub: Commands, site: Commands) -> Commands {
             Command::ReloadSites
             | Command::Enrolled { .. }
             | Command::Claimed(_)
+            | Command::Drained(_)
             | Command::MtuFloor(_) => {
                 (hub.0)(command)?;
             }
@@ -249,6 +250,7 @@ mod tests {
                 | Command::ReloadSites
                 | Command::Enrolled { .. }
                 | Command::Claimed(_)
+                | Command::Drained(_)
                 | Command::MtuFloor(_)
                 | Command::Key(_)
                 | Command::Shutdown => {}

@@ -51,6 +51,7 @@ pub(super) fn together(mut workers: Vec<Commands>) -> Commands {
             })?,
             // The others do not serve the site.
             Command::Claimed(statement) => send_all(&workers, || Command::Claimed(statement))?,
+            Command::Drained(drained) => send_all(&workers, || Command::Drained(drained))?,
             Command::MtuFloor(bytes) => send_all(&workers, || Command::MtuFloor(bytes))?,
             Command::Key(step) => send_all(&workers, || Command::Key(step.clone()))?,
             Command::Shutdown => send_all(&workers, || Command::Shutdown)?,
@@ -166,6 +167,7 @@ mod tests {
                 | Command::ReloadSites
                 | Command::Enrolled { .. }
                 | Command::Claimed(_)
+                | Command::Drained(_)
                 | Command::Key(_)
                 | Command::MtuFloor(_)
                 | Command::Shutdown => {}

@@ -200,6 +200,7 @@ fn answering(commands: Receiver<Command>) {
             | Command::ReloadSites
             | Command::Enrolled { .. }
             | Command::Claimed(_)
+            | Command::Drained(_)
             | Command::Key(_)
             | Command::Shutdown => {}
         }
