@@ -2,7 +2,7 @@
 //! datagram that is emitted parses as it was.
 
 use crate::input::Input;
-use ropewalk_types::{PATHS_MAX, PortBlock};
+use ropewalk_types::{PATHS_MAX, PacketInfo, PortBlock, WRAP_BYTES, unwrap, wrapping};
 use ropewalk_wire::{
     Control, DATA_HEADER, DEADLINE_NACKS_MAX, Datagram, DeadlineNack, FRAGMENT_HEADER,
     HEADER_NOTICES_MAX, HeaderNotice, Hello, NACK_RUNS_MAX, NackRun, PathReport, Report, Stamp,
@@ -30,6 +30,7 @@ pub fn wire(data: &[u8]) {
         again(data, &datagram);
     }
     sent_again(data);
+    unwrapped(data);
     let mut input = Input::new(data);
     control(&hello(&mut input));
     control(&welcome(&mut input));
@@ -37,6 +38,31 @@ pub fn wire(data: &[u8]) {
     report(&mut input);
     nack(&mut input);
     deadline_nack(&mut input);
+}
+
+/// Takes the input for a packet that another hub has wrapped, and for one that is to be wrapped.
+fn unwrapped(data: &[u8]) {
+    const SITE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+    let Some(info) = PacketInfo::parse(data) else {
+        return;
+    };
+    let mut packet = data.to_vec();
+    if let Some(inner) = unwrap(&mut packet, &info) {
+        assert_eq!(inner.length + WRAP_BYTES, info.length);
+        assert_eq!(inner.flow.destination, info.flow.source);
+        assert_eq!(PacketInfo::parse(&packet[WRAP_BYTES..]), Some(inner));
+    }
+    let Some(header) = wrapping(data, &info, SITE) else {
+        return;
+    };
+    let mut wrapped = [&header[..], &data[..info.length]].concat();
+    let Some(outer) = PacketInfo::parse(&wrapped) else {
+        panic!("what a hub wraps is a packet")
+    };
+    if info.flow.source != info.flow.destination {
+        assert_eq!(unwrap(&mut wrapped, &outer), Some(info));
+        assert_eq!(wrapped[WRAP_BYTES..], data[..info.length]);
+    }
 }
 
 /// Emits what was parsed: all that was read of the datagram is there again.

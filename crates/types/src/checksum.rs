@@ -25,3 +25,25 @@ pub fn fold(mut sum: u32) -> u16 {
     }
     u16::try_from(sum).unwrap_or(u16::MAX)
 }
+
+/// Computes the checksum of TCP or UDP in a whole IPv4 packet, whose upper-layer header is at `offset`. Whether the
+/// packet has one. What was in its place does not matter.
+///
+/// Source: RFC 9293 §3.1, RFC 768.
+pub fn complete(packet: &mut [u8], protocol: u8, offset: usize) -> bool {
+    let at = match protocol {
+        6 => offset + 16,
+        17 => offset + 6,
+        _ => return false,
+    };
+    let (length, Some(field)) = (packet.len() - offset, packet.get_mut(at..at + 2)) else {
+        return false;
+    };
+    field.fill(0);
+    let length = u16::try_from(length).unwrap_or(u16::MAX);
+    let pseudo = u32::from(protocol) + u32::from(length);
+    let sum = !fold(add(add(pseudo, &packet[12..20]), &packet[offset..]));
+    // Zero would mean none for UDP, and equals all ones otherwise.
+    packet[at..at + 2].copy_from_slice(&if sum == 0 { u16::MAX } else { sum }.to_be_bytes());
+    true
+}

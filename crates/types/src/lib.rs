@@ -17,6 +17,7 @@ mod registry;
 mod shared;
 mod steps;
 mod time;
+mod wrap;
 
 pub use buckets::Buckets;
 pub use core::time::Duration;
@@ -33,6 +34,7 @@ pub use shared::{
 };
 pub use steps::{count_steps, steps};
 pub use time::Instant;
+pub use wrap::{PROTOCOL_IPV4, WRAP_BYTES, unwrap, wrapping};
 
 use serde::{Deserialize, Serialize};
 
