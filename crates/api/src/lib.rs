@@ -35,5 +35,5 @@ pub use request::{
     Direction, KeyRequest, LEAVING_SECONDS_MAX, Marks, PathRequest, PathUse, SchedulerRequest,
 };
 pub use routes::{Answer, Method, Route};
-pub use status::{KeyRotation, KillSwitchStatus, OnwardStatus, Status, WorkerStatus};
+pub use status::{KeyRotation, KillSwitchStatus, OnwardStatus, PassedStatus, Status, WorkerStatus};
 pub use tunnel::{PathStatus, TunnelStatus};

@@ -6,8 +6,8 @@
 use std::fmt::Write;
 
 use crate::{
-    BalanceStatus, DirectStatus, KillSwitchStatus, PathStatus, Status, TunnelStatus, UplinkStatus,
-    WorkerStatus,
+    BalanceStatus, DirectStatus, KillSwitchStatus, PassedStatus, PathStatus, Status, TunnelStatus,
+    UplinkStatus, WorkerStatus,
 };
 
 /// Content type of the text.
@@ -49,6 +49,9 @@ pub fn render(status: &Status) -> String {
             *count as f64,
         );
     }
+    if let Some(passed) = &status.passed {
+        pass(&mut out, passed);
+    }
     workers(&mut out, &status.workers);
     match &status.balance {
         Some(balance) => uplinks(&mut out, balance),
@@ -65,6 +68,16 @@ pub fn render(status: &Status) -> String {
         uplinks(&mut out, &beside.spread);
     }
     out
+}
+
+fn pass(out: &mut String, passed: &PassedStatus) {
+    let name = "ropewalk_passed_on_total";
+    let help = "Packets for ports of shared addresses that went on to the hub of the site.";
+    head(out, name, help);
+    sample(out, name, &[], passed.passed_on as f64);
+    let name = "ropewalk_unwrapped_total";
+    head(out, name, "Packets of this kind that came from other hubs.");
+    sample(out, name, &[], passed.unwrapped as f64);
 }
 
 fn workers(out: &mut String, workers: &[WorkerStatus]) {

@@ -49,6 +49,9 @@ pub struct Status {
     /// Of a hub that belongs to a fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStatus>,
+    /// Of a hub that passes packets for shared addresses on to the hubs that serve the sites.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passed: Option<PassedStatus>,
     /// One entry per peer: the hub of a site, the known sites of a hub, both of a relay.
     pub tunnels: Vec<TunnelStatus>,
     /// What is to be said of the whole gateway; empty when all is well.
@@ -77,6 +80,15 @@ pub struct KillSwitchStatus {
     pub no_ipv6: bool,
     /// Networks that are reached beside the tunnel.
     pub local: Vec<String>,
+}
+
+/// Packets for ports of shared addresses that came to another hub than that of the site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PassedStatus {
+    /// Packets that this hub has wrapped for another one.
+    pub passed_on: u64,
+    /// Packets of other hubs that this one has unwrapped for its sites.
+    pub unwrapped: u64,
 }
 
 /// A gateway that changes its key.

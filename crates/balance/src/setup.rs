@@ -55,6 +55,7 @@ impl Setup {
                     gateway: way.gateway,
                     table: Some(marks::routes(member.number)),
                     metric: None,
+                    mtu: None,
                 }));
             }
         }

@@ -119,6 +119,21 @@ impl HubConfig {
             .collect()
     }
 
+    /// Addresses whose sites may be at several hubs at once: what comes here for a site at another hub is passed on to
+    /// that one. None where each site has an address of its own.
+    #[must_use]
+    pub fn passed(&self) -> &[Ipv4Addr] {
+        let several = |shared: &&Shared| self.routes_table.is_some() && shared.ports < PORTS_ALL;
+        let shared = self.shared.as_ref().filter(several);
+        shared.map_or(&[], |shared| &shared.addresses)
+    }
+
+    /// Whether there are such addresses.
+    #[must_use]
+    pub fn passes_on(&self) -> bool {
+        !self.passed().is_empty()
+    }
+
     /// The TCP port a site falls back to: 443 if the hub listens there, else the first one.
     #[must_use]
     pub fn tcp_port(&self) -> u16 {
@@ -233,14 +248,6 @@ fn read_network(
     }
     let table = network.integer("routes_table", ROUTES_TABLE);
     let table = table.and_then(|table| u32::try_from(table).ok());
-    if table.is_some() && shared.is_some_and(|shared| shared.ports < PORTS_ALL) {
-        network.reject(
-            "routes_table",
-            "an address that several sites share has one route, and the first site that moves to another hub would \
-             take the address from the others",
-            "set ports = 64512 in [pool], so that each site has an address of its own, or remove routes_table",
-        );
-    }
     if table.is_some() && freeze == Freeze::ProxyAck {
         network.reject(
             "routes_table",

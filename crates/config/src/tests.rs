@@ -89,10 +89,6 @@ const BROKEN_HUBS: &[(&str, &[&str])] = &[
         &["hub.toml:3: pool.ports:", "add shared = "],
     ),
     (
-        "shared = [\"203.0.113.7\"]\n[network]\nroutes_table = 4443",
-        &["hub.toml:5: network.routes_table:", "set ports = 64512"],
-    ),
-    (
         "shared = [\"203.0.113.7\"]\n[network]\nforward = false",
         &["hub.toml:5: network.forward:", "remove shared from [pool]"],
     ),
@@ -648,6 +644,20 @@ fn shared_addresses_are_read_with_the_ports_of_a_site() {
     let shared = read("shared = [\"203.0.113.7\"]\nports = 64512").shared;
     assert_eq!(shared.unwrap().ports, 64_512, "an address for each site");
     assert_eq!(read("").shared, None);
+}
+
+#[test]
+fn what_several_sites_share_is_passed_on_where_hubs_announce_their_sites() {
+    let passed = |pool: &str, network: &str| {
+        let text = format!("{HUB}shared = [\"203.0.113.7\"]\n{pool}[network]\n{network}");
+        let hub = cases::hub::parse(Path::new("hub.toml"), &text).unwrap();
+        assert_eq!(hub.passes_on(), !hub.passed().is_empty());
+        hub.passed().to_vec()
+    };
+    let table = "routes_table = 4443";
+    assert_eq!(passed("", table), [std::net::Ipv4Addr::new(203, 0, 113, 7)]);
+    assert!(passed("ports = 64512\n", table).is_empty(), "one for each");
+    assert!(passed("", "").is_empty(), "no other hub");
 }
 
 fn templates() -> (String, String) {

@@ -44,6 +44,7 @@ fn a_hub_with_too_many_open_files_rests_and_accepts_again_when_it_has_fewer() {
         addresses: Vec::new(),
         sites: std::sync::Arc::default(),
         memory: 1 << 20,
+        passes_on: false,
     };
     let mut hub = Session::hub(settings, &environment()).expect("a key");
     let mut sockets = common::sockets(64 << 10);

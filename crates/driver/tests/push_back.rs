@@ -100,6 +100,7 @@ fn pair() -> (Gateway<Hub>, Gateway<Site>) {
         addresses: vec![(std::net::IpAddr::V4(HUB_INNER)).into()],
         sites: Arc::new(SiteDirectory::new(vec![entry])),
         memory: 1 << 20,
+        passes_on: false,
     };
     let session = Session::hub(settings, &common::environment()).expect("a key");
     let mut hub = Gateway::new(session);

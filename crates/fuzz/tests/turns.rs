@@ -170,6 +170,7 @@ fn the_status_of_one_worker_looks_at_no_site_of_others() {
             addresses: Vec::new(),
             sites: Arc::clone(&directory),
             memory: 1 << 20,
+            passes_on: false,
         };
         let environment = Environment {
             base: std::time::Instant::now(),

@@ -92,6 +92,7 @@ pub fn open(tun: &str, way: &Way, time: Duration, resolver: Option<IpAddr>) -> a
             gateway: route.gateway,
             table: Some(TABLE),
             metric: None,
+            mtu: None,
         };
         netlink::add_route(&spec)
             .with_context(|| format!("cannot route pages of the portal over {}", way.uplink))?;

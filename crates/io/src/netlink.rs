@@ -122,6 +122,8 @@ pub struct RouteSpec {
     pub table: Option<u32>,
     /// Metric; lower wins.
     pub metric: Option<u32>,
+    /// Largest packet that may go there, bytes; `None` is what the interface takes.
+    pub mtu: Option<u32>,
 }
 
 /// A routing policy rule of one address family: packets that match look in `table`.

@@ -48,6 +48,8 @@ pub struct HubNat {
     pub translation: Translation,
     /// What sites may reach; `None` is everything.
     pub egress: Option<Egress>,
+    /// Shared addresses of which packets are passed on to other hubs, wrapped (RFC 2003).
+    pub passed: Vec<Ipv4Addr>,
     /// The only other interface that packets of the sites may come from and leave by, and nobody
     /// else's; `None` is any.
     pub onward: Option<String>,
@@ -173,8 +175,16 @@ pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {
         }
     }
     let translates = nat.translation != Translation::None && !pools.is_empty();
-    if translates {
-        table.drop_lost();
+    if translates && nat.passed.is_empty() {
+        table.drop_lost(None);
+    } else if translates {
+        // What comes back to a shared address may take the way by another hub, and the kernel then sees one direction.
+        for pool in &pools {
+            table.drop_lost(Some(*pool));
+        }
+    }
+    if let (Some((pool, prefix)), false) = (nat.pool_v4, nat.passed.is_empty()) {
+        table.let_wrapped_out(&nat.passed, (pool.into(), prefix));
     }
     if let Some(egress) = &nat.egress {
         table.egress(egress);
@@ -567,15 +577,42 @@ impl<'a> NewTable<'a> {
 
     /// Drops packets that the kernel can give to no connection, such as a late FIN or a datagram with a wrong checksum:
     /// it does not translate them, and they would leave with the inner address of the site. What goes from site to
-    /// site is never translated. Of protocols that the kernel does not know, each packet begins a connection.
-    fn drop_lost(&mut self) {
+    /// site is never translated. Of protocols that the kernel does not know, each packet begins a connection. `from` is
+    /// where such packets come from, if not from anywhere.
+    fn drop_lost(&mut self, from: Option<Net>) {
         let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
         let outside = self.interface(MetaKey::Oifname, Operator::NEQ);
-        let lost = in_state(&["invalid"]);
-        self.rule(
-            "forward",
-            vec![from_site, outside, lost, Statement::Drop(None)],
-        );
+        let from = from.map(|(ip, prefix)| address("saddr", ip, prefix));
+        let mut rule: Vec<_> = [from_site, outside].into_iter().chain(from).collect();
+        rule.extend([in_state(&["invalid"]), Statement::Drop(None)]);
+        self.rule("forward", rule);
+    }
+
+    /// Lets packets out that the hub has wrapped for another hub. Sites cannot send such packets, as they have no port.
+    fn let_wrapped_out(&mut self, shared: &[Ipv4Addr], (pool, prefix): Net) {
+        let addresses = shared.iter().map(|ip| {
+            let ip = Expression::String(ip.to_string().into());
+            SetItem::Element(ip)
+        });
+        let is_wrapped = Statement::Match(Match {
+            left: field("ip", "protocol"),
+            right: Expression::Number(PROTOCOL_IPV4),
+            op: Operator::EQ,
+        });
+        let from_shared = Statement::Match(Match {
+            left: field("ip", "saddr"),
+            right: Expression::Named(NamedExpression::Set(addresses.collect())),
+            op: Operator::EQ,
+        });
+        let rule = vec![
+            self.interface(MetaKey::Iifname, Operator::EQ),
+            self.interface(MetaKey::Oifname, Operator::NEQ),
+            is_wrapped,
+            from_shared,
+            address("daddr", pool, prefix),
+            Statement::Accept(None),
+        ];
+        self.rule("forward", rule);
     }
 
     /// A chain that others lead to.
@@ -765,6 +802,9 @@ impl<'a> NewTable<'a> {
         run(self.batch, self.untyped)
     }
 }
+
+/// Protocol number of IP in IP (RFC 2003).
+const PROTOCOL_IPV4: u32 = 4;
 
 /// Chain of what sites may reach.
 const EGRESS: &str = "egress";
@@ -989,6 +1029,7 @@ mod tests {
                 closed: vec![([10, 0, 0, 0].into(), 8)],
                 ..Egress::default()
             }),
+            passed: Vec::new(),
             onward: None,
         };
         let begin = std::time::Instant::now();

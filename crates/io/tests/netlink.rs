@@ -203,6 +203,7 @@ fn addresses_and_routes_can_be_set_twice_and_removed_twice() {
             gateway: gateway.filter(|_| gateways).map(ip),
             table: Some(5001),
             metric: gateways.then_some(7),
+            mtu: None,
         })
     };
     namespace.enter(move || {
@@ -331,6 +332,7 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
         pool_v6: Some(("fd20::".parse().expect("address"), 48)),
         translation,
         egress: None,
+        passed: Vec::new(),
         onward: onward.map(str::to_owned),
     };
     let own = ["10.9.0.2", "fd09::2"].map(|own| own.parse().expect("address"));
@@ -437,6 +439,7 @@ fn with_egress() -> HubNat {
             )],
             exception_ports: vec![((Ipv4Addr::new(203, 0, 113, 7), 1_024, 2_031), 0)],
         }),
+        passed: vec![[203, 0, 113, 7].into(), [203, 0, 113, 8].into()],
         onward: None,
     }
 }
@@ -476,8 +479,11 @@ fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
     namespace
         .enter(move || nft::apply_hub(&nat))
         .expect("applied");
+    // The name of the protocol is that of /etc/protocols, where there is one.
     let rules = namespace.run("nft list ruleset");
+    let rules = rules.replace("ip protocol ipencap", "ip protocol 4");
     let from_site = "iifname \"rope0\"";
+    let wrapped = "ip protocol 4 ip saddr { 203.0.113.7, 203.0.113.8 } ip daddr 10.200.0.0/16";
     let expected = [
         (
             "routes",
@@ -516,6 +522,7 @@ fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
         (
             "forward",
             vec![
+                format!("{from_site} oifname != \"rope0\" {wrapped} accept"),
                 format!("{from_site} ct state established,related accept"),
                 format!("{from_site} jump egress"),
                 format!("{from_site} ip saddr 10.200.0.0/16 accept"),

@@ -5,7 +5,7 @@
 //! a session reads them once per handshake or connection attempt, never per packet.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use ipnet::IpNet;
@@ -121,6 +121,9 @@ pub struct HubSettings {
     pub sites: Arc<SiteDirectory>,
     /// Memory for packets that wait for sites, bytes. Each site may take as much as is left, times its weight.
     pub memory: u64,
+    /// Whether packets for ports of shared addresses, whose site is not served here, are passed on to the hub that serves
+    /// the site.
+    pub passes_on: bool,
 }
 
 /// What a machine is given that is to become a site.
@@ -194,6 +197,16 @@ impl SiteEntry {
     pub fn sends(&self, front: &[u8]) -> bool {
         source_of(front).is_some_and(|ip| self.owns(&ip))
             || self.block.is_some_and(|block| block.sends(front))
+    }
+
+    /// Its inner IPv4 address, if it has one.
+    #[must_use]
+    pub fn inner_v4(&self) -> Option<Ipv4Addr> {
+        let mut addresses = self.addresses.iter();
+        addresses.find_map(|ip| match ip {
+            IpAddr::V4(ip) => Some(*ip),
+            IpAddr::V6(_) => None,
+        })
     }
 
     /// Whether all packets to and from `ip` are this site's.

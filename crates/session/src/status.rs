@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_api::{KeyRotation, TunnelStatus};
+use ropewalk_api::{KeyRotation, PassedStatus, TunnelStatus};
 use ropewalk_core::tunnel::Tunnel;
 
 /// State of a session.
@@ -18,6 +18,8 @@ pub struct SessionStatus {
     pub addresses: Vec<String>,
     /// One entry per peer: the hub of a site, the known sites of a hub.
     pub tunnels: Vec<TunnelStatus>,
+    /// Of a hub that passes packets on to other hubs.
+    pub passed: Option<PassedStatus>,
     /// Counted drops and refusals by reason, over all tunnels and links.
     pub drops: BTreeMap<String, u64>,
 }

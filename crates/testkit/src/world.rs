@@ -23,7 +23,7 @@ use ropewalk_session::{
     SiteEntry, SiteSettings, Slice, Uplink,
 };
 use ropewalk_transport::{CongestionControl, Identity, PublicKey};
-use ropewalk_types::{Duration, Ecn, Instant, Random, destination_of};
+use ropewalk_types::{Duration, Ecn, Instant, PortBlock, Random, destination_of};
 use ropewalk_wire::{HEADROOM, Versions};
 
 use self::hubs::{Begun, InnerRoutes, Part, hub_ip};
@@ -80,6 +80,8 @@ pub struct Spec {
     /// The hubs of each site by their numbers, the home first; there are as many hubs as this names. Sites beyond the
     /// end have the home and the spare, if there is one.
     pub hubs_of: Vec<Vec<usize>>,
+    /// The sites share an address, each with [`World::block`], and hubs pass packets for it on to each other.
+    pub shared: bool,
     /// Sites rest until [`World::start_site`].
     pub rests: bool,
     /// Further sites, numbered after the others.
@@ -154,6 +156,7 @@ impl Default for Spec {
             hold: Limits::default(),
             spare: false,
             hubs_of: Vec::new(),
+            shared: false,
             rests: false,
             neighbours: Vec::new(),
         }
@@ -320,7 +323,7 @@ impl World {
             name: format!("site{site}"),
             key: place.identity.public_key(),
             addresses: spec.addresses(site),
-            block: None,
+            block: spec.shared.then(|| Self::block(site)),
             networks: (spec.hosts && site == 0)
                 .then(|| SITE_HOSTS.parse().expect("a network"))
                 .into_iter()
@@ -382,6 +385,17 @@ impl World {
     pub fn inner_address(site: usize) -> Ipv4Addr {
         let [high, low] = u16::try_from(site + 2).unwrap_or(u16::MAX).to_be_bytes();
         Ipv4Addr::new(10, 253, high, low)
+    }
+
+    /// The ports of a site of the first 64, where sites share an address.
+    #[must_use]
+    pub fn block(site: usize) -> PortBlock {
+        let first = u16::try_from(site).map_or(u16::MAX - 999, |site| 1_000 * (1 + site));
+        PortBlock {
+            address: Ipv4Addr::new(203, 0, 113, 7),
+            first,
+            last: first + 999,
+        }
     }
 
     fn environment(&mut self, session: u64) -> Environment {
@@ -839,6 +853,11 @@ impl World {
     /// becomes of the outer packets of the first site is recorded.
     pub fn keep_packets(&mut self) {
         self.fates = Some(Vec::new());
+        self.keep_inner();
+    }
+
+    /// From now on inner packets are kept as they are at gateways that run, for [`Self::take_released`].
+    pub fn keep_inner(&mut self) {
         for hub in self.hubs.iter_mut().flatten() {
             hub.keep_released();
         }

@@ -29,7 +29,8 @@ use tuning::{
 /// A packet for the inner network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inner {
-    /// The headers of IP and TCP, if they were restored apart from the rest; empty otherwise.
+    /// The headers of IP and TCP, if they were restored apart from the rest, or one in front of a packet; empty
+    /// otherwise.
     pub head: Bytes,
     /// One IP packet, or what follows `head`.
     pub data: Bytes,

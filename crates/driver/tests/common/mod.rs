@@ -50,6 +50,7 @@ pub fn hub(listen: SocketAddr) -> Session<Hub> {
         addresses: Vec::new(),
         sites: Arc::default(),
         memory: 1 << 20,
+        passes_on: false,
     };
     Session::hub(settings, &environment()).expect("a key")
 }

@@ -188,6 +188,7 @@ impl World {
             addresses: vec!["10.9.0.1/24".parse()?],
             sites: Arc::new(SiteDirectory::new(vec![first_entry, second_entry])),
             memory: 1 << 30,
+            passes_on: false,
         };
         let mut world = Self {
             hub: Session::hub(settings, &environment)?,

@@ -108,6 +108,7 @@ fn new_hub(base: std::time::Instant, site: PublicKey) -> Session<Hub> {
         addresses: vec![IpAddr::V4(HUB_INNER).into()],
         sites: Arc::new(sites),
         memory: 1 << 30,
+        passes_on: false,
     };
     let environment = Environment {
         base,

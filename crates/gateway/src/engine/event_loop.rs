@@ -621,6 +621,7 @@ impl<R: Role + Send + 'static> Engine<R> {
             addresses: session.addresses,
             uptime_s: now.since(Instant::ZERO).as_secs_f64(),
             offloads: listed,
+            passed: session.passed,
             tunnels: session.tunnels,
             drops: session.drops,
             ..Status::default()

@@ -11,9 +11,9 @@ use std::time::Duration;
 use anyhow::Context;
 use ipnet::IpNet;
 use ropewalk_io::{conntrack, netlink};
-use ropewalk_session::{HubSettings, KeyEvent, KeyStep, SiteDirectory, Statement};
+use ropewalk_session::{HubSettings, KeyEvent, KeyStep, MTU_DEFAULT, SiteDirectory, Statement};
 use ropewalk_transport::{Identity, PublicKey};
-use ropewalk_types::{Pace, PortBlock};
+use ropewalk_types::{Pace, PortBlock, WRAP_BYTES};
 
 use super::admission::Admission;
 use super::admission::inbox::{AdmissionThread, Inbox};
@@ -166,6 +166,7 @@ impl Hub {
             addresses: config.own_addresses(),
             sites: Arc::clone(&directory),
             memory: memory_of_each(config.memory_mb, workers),
+            passes_on: config.passes_on(),
         };
         let handles = start_hub(&host_settings(&config.common), settings, &sink, workers)
             .context("the hub cannot start")?;
@@ -178,7 +179,10 @@ impl Hub {
         network::set_up_hub(changes, &nat, config)?;
         let firewall = Arc::new(Firewall::new(nat, config.forward));
         engine.tun.configure(&config.own_addresses())?;
-        engine.tun.lead(&shared(config))?;
+        if config.passes_on() {
+            network::loosen(changes, &interfaces);
+        }
+        engine.tun.lead_up_to(&shared(config), shared_mtu(config))?;
         let admission = admission(
             &engine,
             identity.public_key(),
@@ -381,7 +385,7 @@ fn admission(
     let usable = usable.clone();
     let kept = Arc::clone(&firewall);
     let (tun, addresses) = (engine.tun.clone(), usable.own_addresses());
-    let routes = shared(&usable);
+    let (routes, mtu) = (shared(&usable), shared_mtu(&usable));
     let start = std::time::Instant::now();
     let lines = <RefCell<(AgainLines, AgainLines)>>::default();
     Admission {
@@ -405,7 +409,7 @@ fn admission(
                 now,
                 "inner addresses",
                 kept.and_then(|missing| {
-                    tun.lead(&routes)?;
+                    tun.lead_up_to(&routes, mtu)?;
                     Ok(missing)
                 }),
             );
@@ -421,6 +425,14 @@ fn admission(
 fn shared(config: &HubConfig) -> Vec<IpNet> {
     let addresses = config.shared.iter().flat_map(|shared| &shared.addresses);
     addresses.map(|ip| IpAddr::V4(*ip).into()).collect()
+}
+
+/// Bytes of the largest packet to a shared address, where packets are passed on. One that another hub wraps fits into the
+/// tunnel interface there, whose MTU is never smaller than this one's at its start if both hubs have the same `mtu`.
+fn shared_mtu(config: &HubConfig) -> Option<u32> {
+    let whole = config.common.mtu.unwrap_or(MTU_DEFAULT);
+    let mtu = u32::try_from(whole.saturating_sub(WRAP_BYTES)).ok();
+    mtu.filter(|_| config.passes_on())
 }
 
 /// Ends what the kernel remembers of connections of sites that are gone.

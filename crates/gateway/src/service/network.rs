@@ -203,6 +203,18 @@ impl Tun {
     /// # Errors
     /// Not permitted, or the kernel refuses.
     pub fn lead<'a>(&self, routes: impl IntoIterator<Item = &'a IpNet>) -> anyhow::Result<()> {
+        self.lead_up_to(routes, None)
+    }
+
+    /// The same for packets of at most `mtu` bytes, if that is given. The kernel tells senders of larger ones.
+    ///
+    /// # Errors
+    /// As [`Self::lead`].
+    pub fn lead_up_to<'a>(
+        &self,
+        routes: impl IntoIterator<Item = &'a IpNet>,
+        mtu: Option<u32>,
+    ) -> anyhow::Result<()> {
         for part in routes.into_iter().flat_map(|route| halves(*route)) {
             let spec = RouteSpec {
                 destination: part.addr(),
@@ -211,6 +223,7 @@ impl Tun {
                 gateway: None,
                 table: None,
                 metric: None,
+                mtu,
             };
             netlink::add_route(&spec)
                 .with_context(|| format!("cannot route {part} into {}", self.name))?;
@@ -299,7 +312,16 @@ pub fn hub_nat(tun: &Tun, config: &HubConfig) -> HubNat {
             Translation::None
         },
         egress: None,
+        passed: config.passed().to_vec(),
         onward: config.onward.clone(),
+    }
+}
+
+/// Lets packets in that another hub has passed on, or that come by way of another hub than the one by which their site
+/// sends. The strict check of RFC 3704 §2.2 demands that both ways are the same.
+pub fn loosen(changes: &mut Changes, interfaces: &[Interface]) {
+    for interface in interfaces.iter().filter(|one| !one.loopback) {
+        settings::loosen_reverse_path(changes, &interface.name);
     }
 }
 
@@ -577,6 +599,7 @@ impl Onward {
                     gateway: None,
                     table: Some(self.table()),
                     metric: None,
+                    mtu: None,
                 };
                 netlink::add_route(&spec).with_context(|| {
                     format!(

@@ -100,6 +100,7 @@ impl SiteRoutes {
             gateway: None,
             table: Some(table),
             metric: Some(metric),
+            mtu: None,
         };
         if let Err(error) = change(&spec) {
             let interface = &self.tun.name;

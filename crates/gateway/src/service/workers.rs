@@ -112,6 +112,11 @@ fn merge(states: Vec<Status>) -> Status {
             *all.drops.entry(reason).or_default() += count;
         }
         all.mtu = all.mtu.max(state.mtu);
+        if let Some(passed) = state.passed {
+            let sum = all.passed.get_or_insert_default();
+            sum.passed_on += passed.passed_on;
+            sum.unwrapped += passed.unwrapped;
+        }
         for offload in state.offloads {
             if !all.offloads.contains(&offload) {
                 all.offloads.push(offload);
@@ -127,7 +132,7 @@ fn merge(states: Vec<Status>) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ropewalk_api::{Direction, TunnelStatus, WorkerStatus};
+    use ropewalk_api::{Direction, PassedStatus, TunnelStatus, WorkerStatus};
     use ropewalk_core::schedule::SchedulerKind;
 
     fn worker(number: usize, sites: &'static [&'static str]) -> Commands {
@@ -140,6 +145,10 @@ mod tests {
                     };
                     reply.try_send(Status {
                         mtu: 1_500 + number,
+                        passed: Some(PassedStatus {
+                            passed_on: 3,
+                            unwrapped: 5,
+                        }),
                         tunnels: sites.iter().map(tunnel).collect(),
                         drops: [("unroutable".to_owned(), 2)].into(),
                         workers: vec![WorkerStatus {
@@ -186,6 +195,8 @@ mod tests {
         assert_eq!(peers, ["boat", "farm", "van"]);
         assert_eq!((status.mtu, status.drops["unroutable"]), (1_501, 4));
         assert_eq!(status.workers.len(), 2);
+        let passed = status.passed.unwrap();
+        assert_eq!((passed.passed_on, passed.unwrapped), (6, 10));
     }
 
     #[test]

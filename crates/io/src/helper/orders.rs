@@ -252,6 +252,7 @@ mod tests {
             gateway: None,
             table,
             metric: None,
+            mtu: None,
         }
     }
 
@@ -283,6 +284,7 @@ mod tests {
             pool_v6: None,
             translation: Translation::None,
             egress: None,
+            passed: Vec::new(),
             onward: onward.map(str::to_owned),
         }))
     }

@@ -7,7 +7,8 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
+    RouteType,
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -284,6 +285,10 @@ fn route_message(route: &RouteSpec) -> RouteMessage {
     }
     if let Some(metric) = route.metric {
         message.attributes.push(RouteAttribute::Priority(metric));
+    }
+    if let Some(mtu) = route.mtu {
+        let metrics = vec![RouteMetric::Mtu(mtu)];
+        message.attributes.push(RouteAttribute::Metrics(metrics));
     }
     message
 }

@@ -143,6 +143,12 @@ impl<T: Copy + PartialEq> Blocks<T> {
         self.fragments.forget(block);
     }
 
+    /// Whether anybody has ports of this address.
+    #[inline]
+    pub(super) fn has(&self, address: Ipv4Addr) -> bool {
+        self.by_address.contains_key(&address)
+    }
+
     /// Who receives an inner packet to a shared address, of which `info` is the summary.
     #[inline]
     pub(super) fn find(&mut self, now: Instant, packet: &[u8], info: &PacketInfo) -> Option<T> {

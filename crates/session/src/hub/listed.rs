@@ -5,7 +5,7 @@
 //! there. A change costs as much as it concerns, not as much as there is.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -15,6 +15,15 @@ use rustc_hash::FxHashMap;
 
 use super::blocks::Blocks;
 use crate::settings::{HubSettings, SiteDirectory, SiteEntry, SitesSince};
+
+/// Where a packet for a listed site goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The worker that serves the site.
+    pub(super) worker: usize,
+    /// The site's inner IPv4 address, if the packet is for its ports of a shared address.
+    pub(super) inner: Option<Ipv4Addr>,
+}
 
 /// The list of sites, as a worker of the hub sees it.
 #[derive(Debug)]
@@ -29,7 +38,7 @@ pub(super) struct Listed {
     by_address: FxHashMap<IpAddr, usize>,
     by_network: Vec<(IpNet, usize)>,
     /// The workers of all blocks, this one among them.
-    by_block: Blocks<usize>,
+    by_block: Blocks<Place>,
 }
 
 impl Listed {
@@ -83,7 +92,8 @@ impl Listed {
     fn insert(&mut self, entry: &Arc<SiteEntry>) {
         let worker = self.worker_of(&entry.key);
         if let Some(block) = entry.block {
-            self.by_block.insert(block, worker);
+            let inner = entry.inner_v4();
+            self.by_block.insert(block, Place { worker, inner });
         }
         if worker == self.slice.index() {
             self.own.insert(entry.name.clone(), Arc::clone(entry));
@@ -98,7 +108,8 @@ impl Listed {
     fn remove(&mut self, entry: &SiteEntry) {
         let worker = self.worker_of(&entry.key);
         if let Some(block) = entry.block {
-            self.by_block.remove(block, worker);
+            let inner = entry.inner_v4();
+            self.by_block.remove(block, Place { worker, inner });
         }
         if worker == self.slice.index() {
             self.own.remove(&entry.name);
@@ -147,15 +158,25 @@ impl Listed {
         group_of(&self.hub, key)
     }
 
-    /// The worker that a packet goes to: another one; or this one, if it goes to the block of a site of this worker.
+    /// Where a packet goes: to another worker; or to this one, if it goes to the block of a site of this worker.
     pub(super) fn receiver(
         &mut self,
         now: Instant,
         packet: &[u8],
         info: &PacketInfo,
-    ) -> Option<usize> {
-        self.find(info.destination())
+    ) -> Option<Place> {
+        let by_address = self.find(info.destination());
+        by_address
+            .map(|worker| Place {
+                worker,
+                inner: None,
+            })
             .or_else(|| self.by_block.find(now, packet, info))
+    }
+
+    /// Whether listed sites share this address.
+    pub(super) fn shares(&self, ip: Ipv4Addr) -> bool {
+        self.by_block.has(ip)
     }
 
     /// The worker that serves the site with this address, if it is another one.

@@ -16,17 +16,18 @@ mod fault;
 mod hello;
 mod keys;
 mod listed;
+mod passing;
 mod sites;
 #[cfg(test)]
 mod tests;
 mod tuning;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use ropewalk_api::{Direction, KeyRotation, TunnelStatus};
+use ropewalk_api::{Direction, KeyRotation, PassedStatus, TunnelStatus};
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
@@ -56,6 +57,7 @@ use enrolment::Invited;
 pub use fault::plant_fault;
 use keys::Keys;
 use listed::Listed;
+use passing::Passing;
 use sites::{Sites, guarded};
 pub use tuning::SITES_MAX;
 use tuning::{DUE_AGAIN, HELLO_WAIT, LINKS_PER_KEY, SCHEDULER_INTERVAL, SCHEDULERS, TICK};
@@ -115,6 +117,14 @@ impl HubSite {
         }
         source_of(front) == Some(IpAddr::V4(block.address))
             && self.fragments.owner(now, front).is_some()
+    }
+
+    /// To which inner address of the site a packet of this summary is passed on: one for its ports of a shared address,
+    /// and no other.
+    fn passed_to(&self, info: &PacketInfo) -> Option<Ipv4Addr> {
+        let block = self.entry.block?;
+        let shared = info.destination() == IpAddr::V4(block.address);
+        self.entry.inner_v4().filter(|_| shared)
     }
 
     /// Whether this scheduler may be used on the wish of the site: one that is in use already always may.
@@ -214,6 +224,8 @@ pub struct Hub {
     unroutable: u64,
     /// Packets to sites that are not served here: another hub serves them, or none does.
     withdrawn: u64,
+    /// Packets for shared addresses that go to other hubs, or come from them.
+    passing: Passing,
     /// Packets from the interface that are not whole IP packets.
     invalid_inner: u64,
     /// Packets that kernels send to their own link: router solicitations, multicast reports.
@@ -292,6 +304,7 @@ impl Hub {
             version_lines: Lines::default(),
             unroutable: 0,
             withdrawn: 0,
+            passing: Passing::default(),
             invalid_inner: 0,
             link_local: 0,
             tick: Instant::ZERO,
@@ -336,12 +349,32 @@ impl Hub {
         self.close_links(now, links, why, &of_site);
     }
 
-    /// A packet for a site that is listed and not served here: another hub serves it, or none does. Inner addresses lead
-    /// to the right hub by routes, but a shared address has one route for all of its sites. The packet ends here: hubs
-    /// do not pass packets to each other yet.
-    fn pass_on(&mut self, packet: BytesMut) {
-        drop(packet);
-        self.withdrawn += 1;
+    /// Gives a packet to the tunnel of a site, unless another hub serves that by now.
+    fn deliver(
+        &mut self,
+        now: Instant,
+        index: usize,
+        data: BytesMut,
+        checksum_partial: bool,
+        info: &PacketInfo,
+    ) {
+        self.ready.touch(index);
+        let (settings, memory) = (&self.settings, self.memory);
+        let left = self.sites.with(index, |site| {
+            if site.withdrawn {
+                return Some((data, site.passed_to(info)));
+            }
+            if let Some(leaving) = &mut site.leaving {
+                leaving.last = now;
+            }
+            let tunnel = &mut site.peer.tunnel;
+            tunnel.set_room(room(settings, memory, &site.entry));
+            tunnel.handle_parsed(now, data, checksum_partial, info);
+            None
+        });
+        if let Some((data, site)) = left.flatten() {
+            self.pass_on(data, checksum_partial, info, site);
+        }
     }
 
     /// Drops the sites whose work has panicked. They connect again.
@@ -740,31 +773,19 @@ impl sealed::Role for Hub {
             return;
         };
         let packet = &data[HEADROOM..];
+        if self.is_wrapped(packet, &info) {
+            self.on_wrapped(now, data, &info);
+            return;
+        }
         match self.sites.receiver(now, packet, &info) {
-            Some(index) => {
-                self.ready.touch(index);
-                let (settings, memory) = (&self.settings, self.memory);
-                let left = self.sites.with(index, |site| {
-                    if site.withdrawn {
-                        return Some(data);
-                    }
-                    if let Some(leaving) = &mut site.leaving {
-                        leaving.last = now;
-                    }
-                    let tunnel = &mut site.peer.tunnel;
-                    tunnel.set_room(room(settings, memory, &site.entry));
-                    tunnel.handle_parsed(now, data, checksum_partial, &info);
-                    None
-                });
-                if let Some(data) = left.flatten() {
-                    self.pass_on(data);
-                }
-            }
+            Some(index) => self.deliver(now, index, data, checksum_partial, &info),
             None if data.get(HEADROOM..).is_some_and(is_link_local) => self.link_local += 1,
             None => match self.listed.receiver(now, packet, &info) {
-                Some(worker) if worker == self.listed.slice().index() => self.pass_on(data),
-                Some(worker) => self.elsewhere.push_back(Elsewhere {
-                    worker,
+                Some(place) if place.worker == self.listed.slice().index() => {
+                    self.pass_on(data, checksum_partial, &info, place.inner);
+                }
+                Some(place) => self.elsewhere.push_back(Elsewhere {
+                    worker: place.worker,
                     data,
                     checksum_partial,
                 }),
@@ -790,6 +811,9 @@ impl sealed::Role for Hub {
     }
 
     fn poll_inner(&mut self) -> Option<Inner> {
+        if let Some(wrapped) = self.passing.poll() {
+            return Some(wrapped);
+        }
         while let Some(index) = self.ready.first_inbound() {
             let (now, link_local) = (self.now, &mut self.link_local);
             let inner = self.sites.with(index, |site| {
@@ -983,8 +1007,14 @@ impl sealed::Role for Hub {
         status.drops.insert("versions_refused".into(), refused);
         status.drops.insert("unroutable".into(), self.unroutable);
         status.drops.insert("withdrawn".into(), self.withdrawn);
-        let counts = self.claims.counts().map(|(name, n)| (name.to_owned(), n));
-        status.drops.extend(counts);
+        let counts = self.claims.counts().into_iter().chain(self.passing.drops());
+        status
+            .drops
+            .extend(counts.map(|(name, n)| (name.to_owned(), n)));
+        status.passed = self.settings.passes_on.then_some(PassedStatus {
+            passed_on: self.passing.passed_on,
+            unwrapped: self.passing.unwrapped,
+        });
         status.drops.insert("link_local".into(), self.link_local);
         status.drops.insert("spoofed_source".into(), spoofed);
     }

@@ -62,6 +62,7 @@ fn settings(sites: Arc<SiteDirectory>) -> HubSettings {
         addresses: Vec::new(),
         sites,
         memory: 1 << 20,
+        passes_on: false,
     }
 }
 

@@ -95,3 +95,10 @@ pub(super) const FRAGMENTS: usize = 64;
 /// And for so long, as receivers wait for the rest of a packet (RFC 791 §3.2). Longer: slower senders are heard, and a number
 /// that is used again may lead to another site.
 pub(super) const FRAGMENT_AGE: Duration = Duration::from_secs(15);
+
+/// Packets that wait to be passed on to other hubs, between two looks of the driver. More: longer bursts are passed on
+/// whole, they take more memory. Not measured.
+pub(super) const PASSED_MAX: usize = 4_096;
+/// Memory that is asked for at once for headers of packets that are passed on, bytes. More: fewer requests, each packet
+/// that waits in the kernel's queue keeps more.
+pub(super) const WRAP_CHUNK: usize = 4_000;

@@ -196,6 +196,7 @@ impl World {
             addresses: vec![(IpAddr::V4(HUB_INNER)).into()],
             sites: Arc::clone(&self.directory),
             memory: self.spec.hub_memory,
+            passes_on: self.spec.shared,
         }
     }
 
