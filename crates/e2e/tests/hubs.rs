@@ -5,22 +5,18 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ropewalk_e2e::routers::{bird, of_hub, of_server};
+use ropewalk_e2e::routers::{
+    SECOND, SECOND_SIDE, SERVER_SIDE, bird, of_hub, of_server, second_place,
+};
 use ropewalk_e2e::{Ground, ready, two_links};
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec};
 use ropewalk_testbed::topology::{HUB_LAN, SERVER};
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{Bulk, BulkSpec};
 use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
-use ropewalk_testbed::{Namespace, Process, TopologySpec, veth};
+use ropewalk_testbed::{Namespace, Process, TopologySpec};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Where the second hub is reached.
-const SECOND: &str = "192.0.2.2";
-/// The server's and the second hub's address between the two.
-const SERVER_SIDE: &str = "10.9.2.1";
-const SECOND_SIDE: &str = "10.9.2.2";
-
 /// Two hubs between a site and a server, which hears the routes of both by BGP.
 struct Scene {
     // Fields are dropped in this order: what runs in namespaces first.
@@ -32,24 +28,6 @@ struct Scene {
     ground: Ground,
     /// Where the server reaches the site.
     reached: IpAddr,
-}
-
-/// A namespace for the second hub, between the network of the first and the server.
-fn second_place(purpose: &str, net: &Namespace, server: &Namespace) -> Namespace {
-    let space = Namespace::create(purpose, "second").unwrap();
-    veth((net, "tosecond"), (&space, "wan"), 1_500).unwrap();
-    veth((server, "tosecond"), (&space, "lan"), 1_500).unwrap();
-    net.ip("addr add 192.0.2.1/30 dev tosecond").unwrap();
-    server
-        .ip(&format!("addr add {SERVER_SIDE}/30 dev tosecond"))
-        .unwrap();
-    space
-        .ip(&format!(
-            "addr add {SECOND}/30 dev wan\naddr add {SECOND_SIDE}/30 dev lan\n\
-             route add default via 192.0.2.1\nroute add {SERVER} via {SERVER_SIDE}"
-        ))
-        .unwrap();
-    space
 }
 
 /// The list of sites of a hub.
@@ -71,7 +49,7 @@ impl Scene {
         };
         let ground = Ground::new(&spec).unwrap();
         let (net, server) = (ground.topology.hub(), ground.topology.server());
-        let space = second_place(purpose, net, server);
+        let space = second_place(purpose, net, server).unwrap();
         let directory = ground.topology.directory().to_owned();
         let lan = HUB_LAN.to_string();
         let left_out = shared.map_or("", |_| "if net ~ 10.86.0.0/24 then reject;");
