@@ -249,13 +249,81 @@ impl Scene {
     }
 
     fn call(&self) -> Probe {
+        self.call_to(Direction::Download)
+    }
+
+    fn call_to(&self, direction: Direction) -> Probe {
         let call = ProbeSpec {
-            direction: Direction::Download,
+            direction,
             interval: Duration::from_millis(20),
             size: 160,
         };
         Probe::start(&self.ground.topology.endpoints(), &call).unwrap()
     }
+}
+
+#[test]
+fn a_site_of_a_hub_that_is_drained_moves_without_a_loss() {
+    if !ready() || !has_etcd() {
+        return;
+    }
+    let scene = Scene::new("drains");
+    let token = scene.hubs[1].invite("site").unwrap();
+    let within = scene.ground.topology.site();
+    let directory = scene.ground.topology.directory();
+    let spec = GatewaySpec::default();
+    let mut site = Gateway::site(within, directory, "site", &token, &spec).unwrap();
+    site.start().unwrap();
+    site.wait_paths(2, LIMIT).unwrap();
+    scene.await_route(&site, 1);
+    std::thread::sleep(Duration::from_secs(1));
+    let ends = scene.ground.topology.endpoints();
+    let bulk = Bulk::start(&ends, &BulkSpec::download(2, 3 * LIMIT)).unwrap();
+    let calls = [Direction::Download, Direction::Upload].map(|way| (way, scene.call_to(way)));
+    std::thread::sleep(Duration::from_secs(2));
+    let from = calls[0].1.elapsed();
+    // Asked at a hub that has nothing to do with the site.
+    let drain = ["fleet", "drain", "b", "--wait", "30"];
+    let begun = Instant::now();
+    let drained = scene.hubs[2].run(&drain).unwrap().success();
+    eprintln!(
+        "drained within {} ms: {drained:?}",
+        begun.elapsed().as_millis()
+    );
+    drained.unwrap();
+    let to = calls[0].1.elapsed();
+    let before = bulk.received();
+    std::thread::sleep(Duration::from_secs(2));
+    let carried = bulk.received() - before;
+    assert!(scene.serves(0) && !scene.serves(1));
+    scene.await_route(&site, 0);
+    let report = bulk.stop().unwrap();
+    assert_eq!(report.broken(), 0, "{:?}", report.reasons());
+    assert!(carried > 1_000_000, "{carried} bytes in 2 s");
+    for (way, call) in calls {
+        let log = call.finish().unwrap();
+        let (gap, pause) = (log.longest_gap(from, to), log.sender_gap);
+        let usual = log.longest_gap(Duration::ZERO, from);
+        let report = log.report();
+        let lost = report.sent - report.received;
+        eprintln!(
+            "{way:?}: longest gap {} ms, before the drain {} ms, sender's {} ms; {lost} of {} lost, {} twice",
+            gap.as_millis(),
+            usual.as_millis(),
+            pause.as_millis(),
+            report.sent,
+            report.duplicates
+        );
+        // A busy machine has such gaps without a drain.
+        assert!(gap < GAP, "{way:?}: {gap:?}");
+        assert_eq!((lost, report.duplicates), (0, 0), "{way:?}");
+    }
+    // The mark holds for later moves, and goes.
+    let end = ["fleet", "drain", "b", "--end"];
+    scene.hubs[0].run(&end).unwrap().success().unwrap();
+    scene.await_fleet(2, "no hub is drained", |fleet| {
+        fleet.hubs.iter().all(|hub| hub.drained_since.is_none())
+    });
 }
 
 fn has_etcd() -> bool {
