@@ -1,7 +1,7 @@
 //! One plan, one seed: a report.
 
 #[cfg(test)]
-mod fleet;
+pub(crate) mod fleet;
 
 use crate::bounds;
 use crate::carrier::Carrier;

@@ -250,14 +250,20 @@ impl TunnelCarrier {
         self
     }
 
-    /// The hub that serves the site dies, or nobody reaches it any more.
+    /// The hub that serves the site is lost.
     #[cfg(test)]
-    pub fn lose_home(&mut self, now: Instant, dies: bool) {
+    pub fn lose_home(&mut self, now: Instant, loss: crate::run::fleet::Loss) {
+        use crate::run::fleet::Loss;
         self.world.run_to(now + self.prelude);
-        if dies {
-            self.world.kill_hub();
-        } else {
-            self.world.set_cut(ropewalk_testkit::HOME, true);
+        match loss {
+            Loss::Never => {}
+            Loss::Dies => self.world.kill_hub(),
+            Loss::Cut => self.world.set_cut(ropewalk_testkit::HOME, true),
+            Loss::Drained => {
+                self.world.set_route_delay(Duration::from_secs(1));
+                let told = self.world.drain_hub(ropewalk_testkit::HOME, true);
+                assert_eq!(told, Ok(1), "one site is served");
+            }
         }
     }
 
