@@ -175,17 +175,7 @@ pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {
         }
     }
     let translates = nat.translation != Translation::None && !pools.is_empty();
-    if translates && nat.passed.is_empty() {
-        table.drop_lost(None);
-    } else if translates {
-        // What comes back to a shared address may take the way by another hub, and the kernel then sees one direction.
-        for pool in &pools {
-            table.drop_lost(Some(*pool));
-        }
-    }
-    if let (Some((pool, prefix)), false) = (nat.pool_v4, nat.passed.is_empty()) {
-        table.let_wrapped_out(&nat.passed, (pool.into(), prefix));
-    }
+    table.lost_and_wrapped(nat, &pools, translates);
     if let Some(egress) = &nat.egress {
         table.egress(egress);
     }
@@ -573,6 +563,22 @@ impl<'a> NewTable<'a> {
             }}})
         });
         self.untyped.extend(options);
+    }
+
+    /// Drops what cannot be translated, and lets out what is passed on to other hubs.
+    fn lost_and_wrapped(&mut self, nat: &HubNat, pools: &[Net], translates: bool) {
+        if translates && nat.passed.is_empty() {
+            self.drop_lost(None);
+        } else if translates {
+            // What comes back to a shared address may take the way by another hub, and the kernel then sees one
+            // direction.
+            for pool in pools {
+                self.drop_lost(Some(*pool));
+            }
+        }
+        if let (Some((pool, prefix)), false) = (nat.pool_v4, nat.passed.is_empty()) {
+            self.let_wrapped_out(&nat.passed, (pool.into(), prefix));
+        }
     }
 
     /// Drops packets that the kernel can give to no connection, such as a late FIN or a datagram with a wrong checksum:

@@ -251,7 +251,7 @@ fn only_packets_for_the_block_of_the_site_are_unwrapped() {
     // As a whole it passes, and what others send to the inner address stays as it is.
     come(&mut world, 0, &wrapped_for(0, &own), false);
     carry(&mut world);
-    assert_eq!(got(&mut world, 0), [own.clone()]);
+    assert_eq!(got(&mut world, 0), std::slice::from_ref(&own));
     let mut foreign = wrapped_for(0, &own);
     foreign[12..16].copy_from_slice(&SERVER);
     come(&mut world, 0, &foreign, false);

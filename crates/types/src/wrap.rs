@@ -166,13 +166,14 @@ mod tests {
 
     #[test]
     fn what_no_hub_makes_is_not_unwrapped() {
+        type Change = fn(&mut Vec<u8>);
         let good = wrapped(&datagram(40, 0));
-        let changed = |change: fn(&mut Vec<u8>)| {
+        let changed = |change: Change| {
             let mut packet = good.clone();
             change(&mut packet);
             unwrapped(&mut packet)
         };
-        let bad: [(&str, fn(&mut Vec<u8>)); 13] = [
+        let bad: [(&str, Change); 13] = [
             ("another protocol", |p| p[9] = 17),
             ("options", |p| {
                 p[0] = 0x46;
