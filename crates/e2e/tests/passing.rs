@@ -78,6 +78,28 @@ fn routers(ground: &Ground, space: &Namespace) -> Vec<Process> {
     .into()
 }
 
+/// Two hubs that share the address.
+fn hubs(ground: &Ground, space: &Namespace) -> [Gateway; 2] {
+    let hub = |within: &Namespace, name: &str, public: &str| {
+        let spec = GatewaySpec {
+            pool: format!("shared = [\"{SHARED}\"]"),
+            network: "masquerade = false\nroutes_table = 4443".into(),
+            public: vec![format!("{public}:4443")],
+            // As in the field: sites do not reach inner addresses.
+            egress: format!("allow = [\"{SERVER}\"]"),
+            ..GatewaySpec::default()
+        };
+        let directory = ground.topology.directory();
+        let mut hub = Gateway::hub_named(within, directory, name, &spec).unwrap();
+        hub.start().unwrap();
+        hub
+    };
+    [
+        hub(ground.topology.hub(), "first", &HUB.to_string()),
+        hub(space, "second", SECOND),
+    ]
+}
+
 impl Scene {
     fn new(purpose: &str) -> Self {
         let spec = TopologySpec {
@@ -94,24 +116,7 @@ impl Scene {
             hub.sysctl("net/ipv4/conf/all/rp_filter", "1").unwrap();
         }
         let routers = routers(&ground, &space);
-        let hub = |within: &Namespace, name: &str, public: &str| {
-            let spec = GatewaySpec {
-                pool: format!("shared = [\"{SHARED}\"]"),
-                network: "masquerade = false\nroutes_table = 4443".into(),
-                public: vec![format!("{public}:4443")],
-                // As in the field: sites do not reach inner addresses.
-                egress: format!("allow = [\"{SERVER}\"]"),
-                ..GatewaySpec::default()
-            };
-            let directory = ground.topology.directory();
-            let mut hub = Gateway::hub_named(within, directory, name, &spec).unwrap();
-            hub.start().unwrap();
-            hub
-        };
-        let hubs = [
-            hub(net, "first", &HUB.to_string()),
-            hub(&space, "second", SECOND),
-        ];
+        let hubs = hubs(&ground, &space);
         let keys = [0, 1].map(|at| hubs[at].run(&["key"]).unwrap().success().unwrap());
         let list = |hub: &Gateway| hub.directory().join("state/sites.toml");
         let site = |at: usize, within: &Namespace, name: &str| {
