@@ -60,7 +60,7 @@ pub async fn resolve_each(endpoints: &[HostPort], servers: &[IpAddr]) -> Vec<Fou
     all
 }
 
-/// The addresses of all endpoints, each once and [`ADDRESSES_MAX`] at most.
+/// The addresses of all endpoints, each once and `ADDRESSES_MAX` at most.
 #[must_use]
 pub fn together(places: &[Vec<SocketAddr>]) -> Vec<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = Vec::new();
