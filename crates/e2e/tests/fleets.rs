@@ -283,7 +283,7 @@ fn a_site_of_a_hub_that_is_drained_moves_without_a_loss() {
     std::thread::sleep(Duration::from_secs(2));
     let from = calls[0].1.elapsed();
     // Asked at a hub that has nothing to do with the site.
-    let drain = ["fleet", "drain", "b", "--wait", "30"];
+    let drain = ["fleet", "drain", "b", "--wait=30"];
     let begun = Instant::now();
     let drained = scene.hubs[2].run(&drain).unwrap().success();
     eprintln!(

@@ -59,11 +59,11 @@ pub fn compare(token: &Token, key: &Identity) -> Vec<Found> {
     }
     // All at once: a hub that is gone costs its time only once.
     let found: Vec<_> = std::thread::scope(|scope| {
-        let look = |place: Place| scope.spawn(move || look(place, key));
+        let look = |place: Place| (place.clone(), scope.spawn(move || look(place, key)));
         let looks: Vec<_> = places.into_iter().map(look).collect();
         looks
             .into_iter()
-            .filter_map(|look| look.join().ok())
+            .map(|(place, look)| look.join().unwrap_or_else(|_| unseen(place)))
             .collect()
     });
     let seen = |found: &Found| choice::Seen {

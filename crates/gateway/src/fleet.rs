@@ -228,11 +228,13 @@ fn status(fleet: &Fleet, hub: &HubConfig, config: &FleetConfig) -> FleetStatus {
 fn misplaced(copy: &Copy) -> Option<String> {
     let mut sites = copy.sites().filter(|site| !copy.is_in_place(site));
     let first = sites.next()?;
+    let who = match sites.count() {
+        0 => format!("site {} is", first.name),
+        others => format!("site {} and {others} more are", first.name),
+    };
     Some(format!(
-        "site {} and {} others are not served, because etcd has other addresses or ports for them than those of their \
-         slots: revoke and invite them anew, or write a backup back",
-        first.name,
-        sites.count()
+        "{who} not served, because etcd has other addresses or ports there than those of the slot: revoke and invite \
+         anew, or write a backup back"
     ))
 }
 

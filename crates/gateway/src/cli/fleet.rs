@@ -134,6 +134,7 @@ struct Drain {
         long,
         value_name = "SECONDS",
         num_args = 0..=1,
+        require_equals = true,
         default_missing_value = "60",
         conflicts_with = "end"
     )]
@@ -263,7 +264,7 @@ impl Drain {
             );
         }
         let json = json!({"hub": hub, "drained": true, "sites": left});
-        let words = format!("hub {hub} serves no site any more");
+        let words = format!("hub {hub} serves no site any more, or does not run");
         self.form.tell(&json, &words)
     }
 }

@@ -251,7 +251,10 @@ fn places(copy: &Copy, name: &str, region: &str, own: Place) -> Vec<Place> {
     // A region may be lost as a whole.
     let elsewhere = places
         .iter()
-        .position(|(region, _)| *region != places[0].0)
+        .position(|(region, _)| {
+            let home = places[0].0;
+            *region != home && !region.is_empty() && !home.is_empty()
+        })
         .filter(|elsewhere| *elsewhere >= HUBS_MAX);
     if let Some(elsewhere) = elsewhere {
         places.swap(elsewhere, HUBS_MAX - 1);

@@ -331,7 +331,9 @@ fn note(news: &mut News, changes: &[Change]) {
             }
             Some(("drain", _)) => news.drains = true,
             Some(("hub" | "slot", _)) => {}
-            Some(_) | None => news.sites = true,
+            Some(_) => news.sites = true,
+            // The record of the fleet: it is told with all others, and what is gone is not told then.
+            None => (news.sites, news.drains) = (true, true),
         }
     }
 }

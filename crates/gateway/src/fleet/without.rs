@@ -60,6 +60,9 @@ pub mod member {
         pub fn has_news(&self) -> bool {
             match *self {}
         }
+        pub fn take_drained(&self) -> Option<bool> {
+            match *self {}
+        }
         pub fn look_at_claims_of<'a>(&self, _: impl Iterator<Item = &'a String>) {
             match *self {}
         }

@@ -1,6 +1,6 @@
 //! Who has which ports of the addresses that sites share.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;
 
 use ropewalk_types::{
@@ -15,7 +15,8 @@ use super::tuning::{FRAGMENT_AGE, FRAGMENTS};
 /// before the first one, or long after it, are nobody's, and no block takes the room of another one.
 #[derive(Debug)]
 pub(super) struct Fragments<T> {
-    known: FxHashMap<FragmentKey, (PortBlock, T)>,
+    /// Senders choose the keys, so nobody else may know the hash.
+    known: HashMap<FragmentKey, (PortBlock, T)>,
     /// The packets of each block, the oldest first.
     under_way: FxHashMap<PortBlock, VecDeque<Packet>>,
 }
@@ -46,7 +47,7 @@ impl Packet {
 impl<T> Default for Fragments<T> {
     fn default() -> Self {
         Self {
-            known: FxHashMap::default(),
+            known: HashMap::default(),
             under_way: FxHashMap::default(),
         }
     }

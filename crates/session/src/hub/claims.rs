@@ -211,13 +211,16 @@ impl Hub {
         };
         // A site that has left says so over the connections of before.
         pending.waits = pending.site.is_none();
-        let key = pending.key;
-        let entry = self.settings.sites.find(&key);
+        let (key, site) = (pending.key, pending.site);
+        // A site whose key has just changed goes on over its old connections for a while.
+        let of_site = |index: usize| Some(Arc::clone(&self.sites.get(index)?.entry));
+        let entry = site.and_then(of_site);
+        let entry = entry.or_else(|| self.settings.sites.find(&key));
         let Some(entry) = entry.filter(|entry| entry.enabled) else {
             links.close(now, link, "this site is not enabled at the hub");
             return;
         };
-        if key != entry.key {
+        if site.is_none() && key != entry.key {
             self.claims.next_keys.insert(key);
         }
         let statement = Statement::of(key, claim);

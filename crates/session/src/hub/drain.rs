@@ -12,7 +12,9 @@ use ropewalk_transport::PublicKey;
 use ropewalk_types::{Instant, count_steps};
 
 use super::claims::message;
-use super::tuning::{LINGER_IDLE, LINGER_MAX, LINGER_MIN, TELL_AGAIN, TELL_INTERVAL, TOLD};
+use super::tuning::{
+    LINGER_IDLE, LINGER_LOOK, LINGER_MAX, LINGER_MIN, TELL_AGAIN, TELL_INTERVAL, TOLD,
+};
 use super::{Hub, HubSite};
 use crate::links::{LinkId, Links};
 use crate::settings::SiteEntry;
@@ -126,7 +128,7 @@ impl Hub {
             };
             site.leaving = Some(leaving);
             self.lingering.retain(|(_, key)| *key != entry.key);
-            self.lingering.push_back((leaving.due(), entry.key));
+            self.lingering.push_back((now + LINGER_LOOK, entry.key));
             if site.lines.allow(now) {
                 tracing::info!(site = site.entry.name, "the site has left this hub");
             }
@@ -169,16 +171,20 @@ impl Hub {
             if site.peer.tunnel().queue_bytes() > 0 {
                 leaving.last = now;
             }
-            let due = leaving.due();
-            if due > now {
-                // Those that are looked at later stand behind.
-                let place = self.lingering.partition_point(|(at, _)| *at <= due);
-                self.lingering.insert(place, (due, key));
+            // Nothing is delivered any more where no path works: another hub can.
+            if leaving.due() > now && site.peer.tunnel().any_up() {
+                // Nobody is looked at later than this one.
+                self.lingering.push_back((now + LINGER_LOOK, key));
                 continue;
             }
             let entry = std::sync::Arc::clone(&site.entry);
-            if let Some(known) = self.claims.of(&self.settings.sites, &entry) {
-                self.withdraw(now, links, &entry, &known);
+            match (self.claims.of(&self.settings.sites, &entry), index) {
+                (Some(known), _) => self.withdraw(now, links, &entry, &known),
+                // The key that has signed is none of the site any more.
+                (None, Some(index)) => {
+                    self.drop_site(now, links, index, "another hub serves the site");
+                }
+                (None, None) => {}
             }
         }
     }

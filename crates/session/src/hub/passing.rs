@@ -114,7 +114,8 @@ impl Hub {
     /// Whether another hub may have wrapped this packet: of this protocol nobody else sends from a shared address.
     #[inline]
     pub(super) fn is_wrapped(&self, packet: &[u8], info: &PacketInfo) -> bool {
-        info.flow.protocol == PROTOCOL_IPV4
+        self.settings.passes_on
+            && info.flow.protocol == PROTOCOL_IPV4
             && !info.v6
             && matches!(source_of(packet), Some(IpAddr::V4(ip)) if self.listed.shares(ip))
     }

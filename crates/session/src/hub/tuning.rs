@@ -81,6 +81,9 @@ pub(super) const LINGER_MIN: Duration = Duration::from_secs(3);
 pub(super) const LINGER_IDLE: Duration = Duration::from_secs(1);
 /// And after this time in any case. Longer: the same.
 pub(super) const LINGER_MAX: Duration = Duration::from_secs(10);
+/// How often it is looked whether the service of such a site may end. Longer: less work, packets to a site that no path
+/// reaches any more are held here for longer.
+pub(super) const LINGER_LOOK: Duration = Duration::from_millis(200);
 /// Time after which a question counts as lost, and another one of the same connection gets through. Longer:
 /// later joins where the control side had no answer, fewer repetitions while it takes its time.
 pub(super) const ENROL_PATIENCE: Duration = Duration::from_secs(1);

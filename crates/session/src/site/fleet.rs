@@ -151,7 +151,11 @@ impl Site {
         let warm = self.fleet.warm[id.index()].as_ref();
         let warm = warm.filter(|warm| warm.link == link).map(|warm| warm.key);
         let path = self.paths[id.index()].as_ref();
-        let key = warm.or_else(|| path?.key_of(link));
+        self.sign_as(links, warm.or_else(|| path?.key_of(link)), word)
+    }
+
+    /// The same over a connection that was made with this key.
+    pub(super) fn sign_as(&self, links: &Links, key: Option<PublicKey>, word: Word) -> Claim {
         // A key that has been given up signs nothing more. Its connections say what the hub knows already.
         let identity = key.and_then(|key| self.keys.identity(&key));
         let identity = identity.unwrap_or_else(|| links.identity());

@@ -8,11 +8,12 @@
 
 use std::mem::replace;
 
-use ropewalk_types::Instant;
+use ropewalk_transport::PublicKey;
+use ropewalk_types::{Instant, PATHS_MAX, Pace};
 
 use super::Site;
 use super::fleet::told;
-use super::tuning::FORMER_LIFETIME;
+use super::tuning::{FORMER_LIFETIME, FORMER_TOLD, HELLO_INTERVAL};
 use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::peer::Peer;
 
@@ -23,6 +24,10 @@ pub(super) struct Former {
     pub(super) hub: usize,
     pub(super) peer: Peer,
     until: Instant,
+    /// The keys of this site with which the connections of the paths were made.
+    keys: [Option<PublicKey>; PATHS_MAX],
+    /// How often the former hub is told who serves when it has not heard.
+    told: Pace,
 }
 
 impl Former {
@@ -47,10 +52,18 @@ impl Site {
         let (key, kind, seed) = (self.hub().key, tunnel.scheduler(), self.random.next_u64());
         let mut peer = Self::peer_of(&self.settings.common, key, kind, seed);
         peer.follow(now, &mut self.peer);
+        let mut keys = [None; PATHS_MAX];
+        for id in self.ids() {
+            let link = self.peer.paths[id.index()].as_ref().map(|path| path.link);
+            let path = self.paths[id.index()].as_ref().zip(link);
+            keys[id.index()] = path.and_then(|(path, link)| path.key_of(link));
+        }
         self.former = Some(Former {
             hub,
             peer: replace(&mut self.peer, peer),
             until: now + FORMER_LIFETIME,
+            keys,
+            told: Pace::default(),
         });
     }
 
@@ -61,9 +74,25 @@ impl Site {
         };
         for id in self.ids() {
             if let Some(path) = &former.peer.paths[id.index()] {
-                let claim = self.sign(links, id, path.link, word);
+                let claim = self.sign_as(links, former.keys[id.index()], word);
                 links.queue_control(path.link, &told(claim));
             }
+        }
+    }
+
+    /// The same over the one connection on which it has just said that it has not heard. At a pace: each answer may come
+    /// back as another question.
+    pub(super) fn tell_former_again(&mut self, now: Instant, links: &mut Links, link: LinkId) {
+        let Some((former, word)) = self.former.as_mut().zip(self.fleet.claim()) else {
+            return;
+        };
+        let Some((id, _)) = former.peer.path_of(link) else {
+            return;
+        };
+        if former.told.allows(now, HELLO_INTERVAL, FORMER_TOLD) {
+            let key = former.keys[id.index()];
+            let claim = self.sign_as(links, key, word);
+            links.queue_control(link, &told(claim));
         }
     }
 

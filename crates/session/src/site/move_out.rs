@@ -39,7 +39,7 @@ impl Site {
             self.note_drained(now, hub, drained);
             // It has not heard yet.
             if (self.fleet.claim()).is_some_and(|word| claim.epoch < word.epoch()) {
-                self.tell_former(links);
+                self.tell_former_again(now, links, link);
             }
         } else if self.warm_of(link).is_some() {
             if let Some(hub) = self.fleet.warm_hub {

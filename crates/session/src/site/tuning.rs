@@ -76,6 +76,9 @@ pub(super) const WELCOME_PATIENCE: Duration = Duration::from_millis(1_500);
 /// How long the connections to a hub that the site has left on its word are kept, unless the hub closes them. Longer than
 /// the hub goes on, 12 s at most. Longer: the same, and memory of a hub that has vanished meanwhile.
 pub(super) const FORMER_LIFETIME: Duration = Duration::from_secs(15);
+/// So often in a row such a hub is told who serves when it says that it has not heard; then once in [`HELLO_INTERVAL`]. More:
+/// it hears sooner where packets are lost, each costs this site a signature.
+pub(super) const FORMER_TOLD: u32 = 4;
 /// How long a hub that said to be drained is taken for a spare only where there is no other. It says so each time it is
 /// asked, but a hub that is no spare is not asked. Longer: fewer connections to hubs that stay drained, later use of one
 /// that is not any more, of sites with three hubs.
