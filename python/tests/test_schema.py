@@ -43,7 +43,6 @@ UNSAYABLE = (
     "sites cannot send from",
     "sites without an inner IPv4 address",
     "what it had in custody is lost",
-    "an address that several sites share has one route",
     "some are reached with certificates",
     "there is no `ca` beside",
     "certificates have no effect",

@@ -158,8 +158,8 @@ fn drains(traffic: &str, loss: Loss, seeds: std::ops::Range<u64>) -> [Vec<f64>; 
 
 /// Longest stall of TCP while its hub is drained, and without that, seconds; longest delay of a call, ms.
 fn assert_drain_is_smooth(traffic: &str) {
-    let [stalls, delays] = drains(traffic, Loss::Drained, 0..6);
-    let [usual, _] = drains(traffic, Loss::Never, 0..6);
+    let [stalls, delays] = drains(traffic, Loss::Drained, 0..2);
+    let [usual, _] = drains(traffic, Loss::Never, 0..2);
     println!("stalls {stalls:?} s, without a drain {usual:?} s, delays {delays:?} ms");
     assert!(stalls.iter().all(|stall| *stall <= 0.25), "{stalls:?}");
     assert!(delays.iter().all(|delay| *delay <= 80.0), "{delays:?}");
