@@ -161,7 +161,8 @@ fn assert_drain_is_smooth(traffic: &str) {
     let [stalls, delays] = drains(traffic, Loss::Drained, 0..2);
     let [usual, _] = drains(traffic, Loss::Never, 0..2);
     println!("stalls {stalls:?} s, without a drain {usual:?} s, delays {delays:?} ms");
-    assert!(stalls.iter().all(|stall| *stall <= 0.25), "{stalls:?}");
+    let most = |of: &[f64]| of.last().copied().unwrap_or_default();
+    assert!(most(&stalls) <= most(&usual) + 0.1, "{stalls:?}");
     assert!(delays.iter().all(|delay| *delay <= 80.0), "{delays:?}");
 }
 
