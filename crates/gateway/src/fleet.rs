@@ -376,7 +376,10 @@ mod tests {
         let names: Vec<_> = served.all().iter().map(|site| &site.name).collect();
         assert_eq!(names, ["boat"]);
         let words = misplaced(&copy).unwrap();
-        assert!(words.contains("site car and 1 others"), "{words}");
+        assert!(
+            words.contains("site car and 1 more are not served"),
+            "{words}"
+        );
         assert!(copy.fault("site/van").is_some() && copy.fault("site/boat").is_none());
     }
 

@@ -81,7 +81,7 @@ mod tests {
         let begin = Instant::now();
         wait(&all, &mut events, Some(timeout)).expect("a wait");
         assert!(begin.elapsed() >= timeout && events.is_empty());
-        // Other work may hold one up, not ten.
+        // Other work may hold many up, not all.
         let took = |_| {
             let begin = Instant::now();
             wait(
@@ -92,10 +92,10 @@ mod tests {
             .expect("a wait");
             begin.elapsed()
         };
-        let shortest = (0..10).map(took).min().expect("ten");
+        let is_short = |took: &Duration| *took < Duration::from_micros(900);
         assert!(
-            shortest < Duration::from_micros(900),
-            "{shortest:?} for 50 µs"
+            (0..500).map(took).any(|took| is_short(&took)),
+            "none of 500 waits for 50 µs"
         );
 
         rustix::io::write(&one, &1_u64.to_ne_bytes()).expect("a number");
