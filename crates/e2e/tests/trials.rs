@@ -1,13 +1,11 @@
-//! The trials of `bench-fleet`, each as short as it can be. How quick things are the benchmark measures.
+//! Three trials of `bench-fleet`, each as short as it can be. The others need processors of their own: `bench-fleet --quick`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::time::Duration;
 
-use ropewalk_e2e::fleets::faults::{Lengths, Trouble};
 use ropewalk_e2e::fleets::kills::{Loss, Reached};
 use ropewalk_e2e::fleets::random::RandomSpec;
-use ropewalk_e2e::fleets::storm::Size;
-use ropewalk_e2e::fleets::{self, Cut, Row, faults, kills, partitions, random, storm};
+use ropewalk_e2e::fleets::{self, Cut, Row, kills, partitions, random};
 use serde::Serialize;
 
 /// Far more than any of these times is on a quiet machine, milliseconds.
@@ -36,20 +34,6 @@ fn connections_from_a_shared_address_outlive_a_hub_that_nothing_reaches() {
 }
 
 #[test]
-fn all_sites_of_a_hub_that_dies_are_served_by_the_others() {
-    if !ready() {
-        return;
-    }
-    let size = Size {
-        watched: Duration::from_secs(4),
-        ..Size::new(60, 10.0)
-    };
-    let row = storm::run(size).unwrap();
-    assert_sound(&row);
-    assert!(row.figures.silence_longest_ms <= storm::SILENCE_MS);
-}
-
-#[test]
 fn commands_at_all_hubs_while_things_break_give_nothing_twice_and_lose_nothing() {
     if !ready() {
         return;
@@ -65,18 +49,6 @@ fn commands_at_all_hubs_while_things_break_give_nothing_twice_and_lose_nothing()
     assert_sound(&row);
     let read = random::read(&spec.history).unwrap();
     assert_eq!(read.len(), row.figures.events);
-}
-
-#[test]
-fn no_site_notices_that_etcd_loses_its_leader_and_data_and_has_slow_disks() {
-    if !ready() {
-        return;
-    }
-    let troubles = [Trouble::LeaderKilled, Trouble::DataLost, Trouble::SlowDisk];
-    for row in faults::run(&troubles, Lengths::SHORT).unwrap() {
-        assert_sound(&row);
-        assert!(row.figures.gap_ms < GAP_MS);
-    }
 }
 
 #[test]
