@@ -559,7 +559,7 @@ fn a_backup_comes_back_and_takes_no_newer_states_place_unasked() {
 fn cut_off(off: bool) {
     let rules = if off {
         "add table ip cut; add chain ip cut out { type filter hook output priority 0; }; add rule ip cut out ip daddr \
-         127.0.1.0/24 drop"
+         127.0.1.0/24 drop; add rule ip cut out ip saddr 127.0.1.0/24 drop"
     } else {
         "delete table ip cut"
     };
