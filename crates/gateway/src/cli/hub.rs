@@ -135,7 +135,9 @@ pub(super) fn listen(public: &[HostPort]) -> (Vec<SocketAddr>, Vec<SocketAddr>) 
 /// An IPv4 and an IPv6 pool that overlap with nothing this machine has.
 pub(super) fn random_pools() -> anyhow::Result<[IpNet; 2]> {
     let mut seed = [0; 8];
-    ropewalk_crypto::rand::fill(&mut seed).context("the system gave no random numbers")?;
+    ropewalk_crypto::rand::fill(&mut seed)
+        .ok()
+        .context("the system gave no random numbers")?;
     let mut random = Random::new(u64::from_le_bytes(seed));
     Ok([
         free_pool(&mut random, &service::network::local_networks()),
