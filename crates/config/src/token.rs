@@ -28,7 +28,7 @@
 //! | 1 | number of hubs, 1 to 3, the home first |
 //! | of each hub 32 | its public key |
 //! | 2 | its TCP port, big endian |
-//! | 1 | its region: hubs of this token with the same number are in the same one; 0 if it has none |
+//! | 1 | number of its region within this token, 0 if the hub has none |
 //! | 1 | number of its endpoints |
 //! | (1 + n) each | length of the endpoint, endpoint as `host:port` |
 //! | 4 | start of the SHA-256 of all bytes before |

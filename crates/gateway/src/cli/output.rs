@@ -125,8 +125,8 @@ impl Table {
     }
 }
 
-/// A text of others as it may be written to a terminal: characters that are none to be seen, such as those that move the
-/// cursor or turn the direction of writing, are spelt out.
+/// A text of others for a terminal. Control characters are spelt out: they could move the cursor, or turn the direction of
+/// writing.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

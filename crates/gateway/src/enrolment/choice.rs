@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 /// How much later than the first hub another one may answer and count as equally near. Longer: the load of hubs
-/// decides more often, and sites go to hubs that are farther away.
+/// decides more often, and sites go to hubs that are farther away. Not measured.
 const NEAR: Duration = Duration::from_millis(30);
 
 /// What is known of a hub.
