@@ -350,6 +350,37 @@ fn an_attempt_that_its_site_ends_frees_its_place_at_once_if_the_address_is_prove
 }
 
 #[test]
+fn an_attempt_that_its_site_has_ended_does_not_answer_each_retry() {
+    let now = Instant::from_millis(1);
+    let mut hub = Endpoint::new(hub_config()).unwrap();
+    let mut site = Endpoint::new(config(1)).unwrap();
+    let (there, from) = ([198, 51, 100, 1], [203, 0, 113, 9]);
+    let (there, from) = (SocketAddr::from((there, 443)), SocketAddr::from((from, 1)));
+    let (key, socket) = (identity(2).public_key(), SocketId::default());
+    let id = site.connect(now, there, key, BDP).unwrap();
+    let (mut packet, mut retry) = (Vec::new(), Vec::new());
+    // The first packet is lost. Then the site gives the attempt up, and addresses have to be proved.
+    assert!(site.poll_transmit(now, id, &mut packet).is_some());
+    flood(&mut hub, now, 8, 2);
+    site.close(now, id, "not needed any more");
+    let mut sent = 0;
+    while sent < 100 && site.poll_transmit(now, id, &mut packet).is_some() {
+        sent += 1;
+        let bytes = BytesMut::from(&packet[..]);
+        // The network doubles each of them.
+        for _ in 0..2 {
+            hub.handle_udp(now, socket, from, None, Ecn::NotEct, bytes.clone());
+        }
+        while hub.poll_stateless(&mut retry).is_some() {
+            let bytes = BytesMut::from(&retry[..]);
+            site.handle_udp(now, socket, there, None, Ecn::NotEct, bytes);
+        }
+    }
+    assert!(hub.stats().retries_sent >= 2, "{:?}", hub.stats());
+    assert!(sent < 10, "{sent} packets of a connection that is closed");
+}
+
+#[test]
 fn a_machine_without_rest_begins_few_handshakes_and_lets_a_site_in_beside_a_flood() {
     let one_socket = |_| SocketAddr::from(([203, 0, 113, 7], 5_000));
     let one_address = |number: u16| SocketAddr::from(([203, 0, 113, 7], number));

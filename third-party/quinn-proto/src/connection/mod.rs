@@ -171,6 +171,8 @@ pub struct Connection {
     /// The value that the server included in the Source Connection ID field of a Retry packet, if
     /// one was received
     retry_src_cid: Option<ConnectionId>,
+    /// Packets that have come since this side closed the connection
+    closing_packets: u64,
     events: VecDeque<Event>,
     endpoint_events: VecDeque<EndpointEventInner>,
     /// Whether the spin bit is in use for this connection
@@ -314,6 +316,7 @@ impl Connection {
             orig_rem_cid: rem_cid,
             initial_dst_cid: init_cid,
             retry_src_cid: None,
+            closing_packets: 0,
             events: VecDeque::new(),
             endpoint_events: VecDeque::new(),
             spin_enabled: config.allow_spin && rng.random_ratio(7, 8),
@@ -2448,7 +2451,14 @@ impl Connection {
 
         // Transmit CONNECTION_CLOSE if necessary
         if let State::Closed(_) = self.state {
-            self.close = remote == self.path.remote;
+            if !was_closed {
+                self.close = remote == self.path.remote;
+            } else if remote == self.path.remote {
+                // RFC 9000 section 10.2.1: less and less often. Who does not know the connection may answer each of
+                // these packets, as a server does that asks for proof of the address.
+                self.closing_packets += 1;
+                self.close |= self.closing_packets.is_power_of_two();
+            }
         }
     }
 
