@@ -511,6 +511,26 @@ fn a_cut_off_hub_says_how_old_its_copy_is_and_catches_up_after_a_compaction() {
 }
 
 #[test]
+fn endpoints_that_say_nothing_keep_no_hub_from_the_one_that_answers() {
+    with_etcd(|etcd| {
+        etcd.init();
+        let silent = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let named = silent
+            .each_ref()
+            .map(|one| format!("http://{}", one.local_addr().unwrap()));
+        let mut options = etcd.options("silent");
+        options.endpoints.splice(0..2, named);
+        let begun = Instant::now();
+        let hub = Fleet::open(options, Box::new(|_| {})).unwrap();
+        until("the hub has a copy", || hub.status().revision > 0);
+        let took = begun.elapsed();
+        println!("a copy after {:.2} s", took.as_secs_f32());
+        // One that waits for the first two in turn needs 4 s.
+        assert!(took < Duration::from_secs(3), "{took:?}");
+    });
+}
+
+#[test]
 fn a_backup_comes_back_and_takes_no_newer_states_place_unasked() {
     with_etcd(|etcd| {
         etcd.init();

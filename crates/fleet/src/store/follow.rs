@@ -4,7 +4,7 @@
 //! meanwhile: the same cluster and the same revision, with other contents. What is read page by page, and the watch
 //! behind it, are of one history: the leader's term is the same in all answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use etcd_client::{
     Client, EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
 };
 use ropewalk_host::files;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::{ANSWER, CLOSING, COMPARE, Moment, RETRY, SAVE_PAUSE, SAVE_RETRY, Shared, Tell, lock};
@@ -189,26 +189,67 @@ impl Follower<'_> {
     async fn run(&mut self) {
         let mut number = 0;
         loop {
-            let Err(left) = self.visit(number).await;
-            match left {
-                Left::Foreign(foreign) => {
-                    self.shared.is_foreign(foreign.to_string());
-                    sleep(COMPARE).await;
-                }
-                Left::Failed(why) | Left::Range(why) | Left::Denied(why) => {
-                    let endpoint = self.shared.options.endpoint(number);
-                    self.shared.is_away(format!("{endpoint}: {why}"));
-                }
+            let client;
+            (number, client) = self.reach(number).await;
+            let Err(left) = self.visit(client).await;
+            if matches!(left, Left::Foreign(_)) {
+                sleep(COMPARE).await;
             }
-            self.saved.save(self.shared).await;
+            self.fails(number, left).await;
             number += 1;
             sleep(RETRY).await;
         }
     }
 
+    /// Notes why an endpoint cannot be followed.
+    async fn fails(&mut self, number: usize, left: Left) {
+        match left {
+            Left::Foreign(foreign) => self.shared.is_foreign(foreign.to_string()),
+            Left::Failed(why) | Left::Range(why) | Left::Denied(why) => {
+                let endpoint = self.shared.options.endpoint(number);
+                self.shared.is_away(format!("{endpoint}: {why}"));
+            }
+        }
+        self.saved.save(self.shared).await;
+    }
+
+    /// The first endpoint that answers for a majority of etcd, from this one on. An endpoint that says nothing keeps nobody
+    /// waiting: every [`RETRY`] the next one is asked beside it.
+    async fn reach(&mut self, mut number: usize) -> (usize, Client) {
+        let endpoints = self.shared.options.endpoints.len();
+        let mut asked = JoinSet::new();
+        // One question at a time for each endpoint.
+        let mut busy = BTreeSet::new();
+        let mut turns = tokio::time::interval(RETRY);
+        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = turns.tick(), if busy.len() < endpoints => {
+                    while !busy.insert(number % endpoints) {
+                        number += 1;
+                    }
+                    let (shared, turn) = (Arc::clone(self.shared), number);
+                    asked.spawn(async move { (turn, ask(&shared, turn).await) });
+                    number += 1;
+                }
+                Some(answer) = asked.join_next() => match answer {
+                    Ok((turn, Ok(client))) => return (turn, client),
+                    Ok((turn, Err(left))) => {
+                        busy.remove(&(turn % endpoints));
+                        self.fails(turn, left).await;
+                    }
+                    // Its endpoint is not known: all are asked again.
+                    Err(error) => {
+                        tracing::error!(%error, "a question to etcd has panicked");
+                        busy.clear();
+                    }
+                }
+            }
+        }
+    }
+
     /// Follows one endpoint until it fails.
-    async fn visit(&mut self, number: usize) -> Result<std::convert::Infallible, Left> {
-        let mut client = self.shared.options.connect(number).await?;
+    async fn visit(&mut self, mut client: Client) -> Result<std::convert::Infallible, Left> {
         loop {
             let filled = self.fill(&mut client).await?;
             // A burst that is too large for the watch, or is compacted, is read page by page.
@@ -369,6 +410,15 @@ impl Follower<'_> {
             *wanted = None;
         }
     }
+}
+
+/// Connects to an endpoint, and asks for what only a majority of the members knows.
+async fn ask(shared: &Shared, number: usize) -> Result<Client, Left> {
+    let mut client = shared.options.connect(number).await?;
+    let key = format!("{}{META}", shared.options.prefix());
+    let options = GetOptions::new().with_count_only();
+    answer(client.get(key, Some(options))).await?;
+    Ok(client)
 }
 
 /// Everything below the prefix of the fleet at one revision, `page` records an answer.
