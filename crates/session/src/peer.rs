@@ -317,6 +317,11 @@ impl Peer {
         })
     }
 
+    /// Whether it has paths, and all of them are silent.
+    pub(crate) fn is_out(&self) -> bool {
+        self.tunnel.down_since().is_some() && self.paths.iter().any(Option::is_some)
+    }
+
     /// Whether any path has gone silent.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]

@@ -92,6 +92,7 @@ impl Fleet {
                 bytes: args.bytes,
                 phase: 0,
                 counts: false,
+                outages: 0,
                 last_move: Instant::FAR_FUTURE,
                 last_absence: Instant::FAR_FUTURE,
             },
@@ -237,7 +238,9 @@ impl Fleet {
         for index in core::mem::take(&mut self.touched) {
             self.is_touched[index as usize] = false;
             let site = &mut self.sites[index as usize];
+            self.setting.outages -= u32::from(site.is_out);
             let due = site.turn(now, &self.setting, &mut self.sockets, &mut self.requests)?;
+            self.setting.outages += u32::from(site.is_out);
             if due != self.due[index as usize]
                 && let Some(at) = due
             {

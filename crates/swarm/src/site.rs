@@ -40,6 +40,8 @@ pub(crate) struct Setting {
     pub(crate) phase: usize,
     /// Whether traffic counts.
     pub(crate) counts: bool,
+    /// Sites whose tunnel is down.
+    pub(crate) outages: u32,
     /// No path moves after that.
     pub(crate) last_move: Instant,
     /// Nobody vanishes after that.
@@ -88,6 +90,8 @@ pub(crate) struct SwarmSite {
     next_ping: Option<Instant>,
     /// When a ping was answered last, since the start.
     answered: Option<Instant>,
+    /// Whether its tunnel has gone down and is not up again.
+    pub(crate) is_out: bool,
     number: u16,
     load: Load,
     roam: Roam,
@@ -130,6 +134,7 @@ impl SwarmSite {
             ends: None,
             next_ping: None,
             answered: None,
+            is_out: false,
             number: 0,
             load: Load::new(habits.traffic, random.fork()),
             roam: Roam::new(habits.roam, random.fork()),
@@ -211,6 +216,7 @@ impl SwarmSite {
         self.ping(now, setting, requests);
         let full = self.send(now, setting, requests);
         if let Some(session) = &mut self.session {
+            session.set_outages(setting.outages);
             session.end_batch(now);
             let mut sockets = sockets.of(self.owner);
             sockets.serve(now, session);
@@ -364,7 +370,7 @@ impl SwarmSite {
     /// Is gone without a goodbye.
     fn vanish(&mut self, now: Instant, sockets: &mut Sockets) {
         self.seen.moved.extend(self.roam.end(now));
-        self.session = None;
+        (self.session, self.is_out) = (None, false);
         sockets.of(self.owner).close_all();
         (self.ends, self.next_ping, self.answered) = (None, None, None);
         self.load.stop();
@@ -388,6 +394,7 @@ impl SwarmSite {
                     self.ends = ours.zip(hub).map(|(from, to)| Ends { from, to });
                 }
                 Event::TunnelUp { .. } => {
+                    self.is_out = false;
                     if let Some(start) = self.seen.starts.last_mut()
                         && start.joined.is_none()
                     {
@@ -398,6 +405,7 @@ impl SwarmSite {
                     self.next_ping = setting.interval.map(|_| now);
                 }
                 Event::TunnelDown { .. } => {
+                    self.is_out = true;
                     self.seen.downs += 1;
                     self.roam.on_down();
                 }

@@ -15,7 +15,7 @@ mod tuning;
 pub use limits::{Freeze, Limits, Victim};
 
 use ropewalk_types::{Duration, Instant};
-use tuning::{SLOWEST, STEPS, SWEEP};
+use tuning::{SHARE, SLOWEST, STEPS, SWEEP};
 
 /// What a tunnel did in outages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,12 +128,12 @@ impl Hold {
 pub(crate) struct Probing;
 
 impl Probing {
-    /// Time between two probes of a path that has been silent for `silence`.
-    pub fn interval(silence: Duration) -> Duration {
-        STEPS
-            .iter()
-            .find(|(until, _)| silence < *until)
-            .map_or(SLOWEST, |(_, interval)| *interval)
+    /// Time between two probes of a path that has been silent for `silence`, in a process with so many tunnels whose paths
+    /// are all silent.
+    pub fn interval(silence: Duration, tunnels: u32) -> Duration {
+        let steps = STEPS.iter().find(|(until, _)| silence < *until);
+        let alone = steps.map_or(SLOWEST, |(_, interval)| *interval);
+        alone.max(SHARE * tunnels)
     }
 }
 
@@ -165,11 +165,28 @@ mod tests {
     #[test]
     fn probes_are_frequent_for_a_minute_and_cheap_for_ever() {
         let per_second = |silence: u64| {
-            let interval = Probing::interval(Duration::from_secs(silence));
+            let interval = Probing::interval(Duration::from_secs(silence), 1);
             1.0 / interval.as_secs_f64()
         };
         assert!(per_second(30) >= 60.0, "found within 16 ms");
         assert!(per_second(61) <= 4.0);
         assert!(per_second(100_000) <= 1.0);
+    }
+
+    #[test]
+    fn many_tunnels_in_an_outage_share_what_they_probe() {
+        let per_second = |silence, tunnels: u32| {
+            let interval = Probing::interval(silence, tunnels);
+            2.0 * f64::from(tunnels) / interval.as_secs_f64()
+        };
+        for tunnels in [1, 10, 100, 10_000] {
+            let most = per_second(Duration::ZERO, tunnels);
+            assert!(most <= 2_001.0, "{tunnels}: {most}");
+        }
+        assert_eq!(
+            Probing::interval(Duration::ZERO, 15),
+            Probing::interval(Duration::ZERO, 1),
+            "few tunnels are as quick as one"
+        );
     }
 }

@@ -214,6 +214,11 @@ impl Tunnel {
         self.paths.poll_declared_lost()
     }
 
+    /// So many tunnels of this process are in an outage: they share what they probe.
+    pub fn set_outages(&mut self, tunnels: u32) {
+        self.paths.outages = tunnels.max(1);
+    }
+
     /// Since when every path is down; `None` while one is up.
     #[must_use]
     pub const fn down_since(&self) -> Option<Instant> {

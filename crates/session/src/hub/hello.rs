@@ -292,6 +292,7 @@ impl Hub {
             spoofed: 0,
             fragments: Fragments::default(),
             memory: 0,
+            out: false,
             next_key: None,
             withdrawn: false,
             withdrawn_until: Instant::ZERO,

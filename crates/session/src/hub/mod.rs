@@ -87,6 +87,8 @@ struct HubSite {
     fragments: Fragments<()>,
     /// Memory of its packets when it was looked at last, bytes.
     memory: u64,
+    /// Whether all its paths were silent then.
+    out: bool,
     /// The key that it will have, once it has connected with that.
     next_key: Option<PublicKey>,
     /// Whether another hub serves it: nothing is sent to it.
@@ -169,6 +171,8 @@ struct Pumped {
     mtu: Option<usize>,
     /// Memory of its packets now, bytes.
     memory: u64,
+    /// Whether all its paths are silent.
+    out: bool,
     /// Whether its tunnel has just gone up or down.
     event: Option<Event>,
 }
@@ -197,6 +201,8 @@ pub struct Hub {
     ready: ReadySet,
     /// Sum of the memory of all sites, bytes.
     memory: u64,
+    /// Sites whose paths are all silent.
+    outages: u32,
     /// Sites that are gone, for what waits of them.
     gone: Vec<usize>,
     /// Keys that change.
@@ -289,6 +295,7 @@ impl Hub {
             invited_lines_left_out: 0,
             ready: ReadySet::default(),
             memory: 0,
+            outages: 0,
             gone: Vec::new(),
             keys: Keys::default(),
             claims: Claims::default(),
@@ -332,6 +339,7 @@ impl Hub {
         self.ready.settle(index, None, None);
         self.gone.push(index);
         self.memory -= site.memory;
+        self.outages -= u32::from(site.out);
         if site.served.is_some() && !site.withdrawn {
             self.events.push_back(Event::Withdrawn {
                 site: site.entry.name.clone(),
@@ -851,6 +859,7 @@ impl sealed::Role for Hub {
             && let Some(index) = self.ready.next_outbound()
         {
             let alone = !self.ready.has_outbound();
+            let outages = self.outages;
             let done = self.sites.with(index, |site| {
                 // A site has all rounds of a turn if no other has anything to do.
                 let rounds = if alone {
@@ -862,6 +871,7 @@ impl sealed::Role for Hub {
                 // What waits for a site that another hub serves is not sent.
                 let rounds = if site.withdrawn { 0 } else { rounds };
                 let peer = &mut site.peer;
+                peer.tunnel.set_outages(outages);
                 let (sent, more) = peer.pump(now, links, sockets, rounds);
                 Pumped {
                     sent,
@@ -873,6 +883,7 @@ impl sealed::Role for Hub {
                     }),
                     mtu: peer.whole_max(),
                     memory: peer.tunnel.memory(),
+                    out: peer.is_out(),
                     event: peer.up_or_down(),
                 }
             });
@@ -885,6 +896,8 @@ impl sealed::Role for Hub {
             if let Some(site) = self.sites.get_mut(index) {
                 self.memory = self.memory - site.memory + done.memory;
                 site.memory = done.memory;
+                self.outages = self.outages - u32::from(site.out) + u32::from(done.out);
+                site.out = done.out;
                 if let Some(event) = &done.event {
                     site.log_event(now, event);
                 }

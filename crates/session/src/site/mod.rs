@@ -76,6 +76,11 @@ impl Session<Site> {
         self.role_mut().versions = versions;
     }
 
+    /// So many sites of this process have no path that works: they share what they probe. A gateway has one site.
+    pub fn set_outages(&mut self, sites: u32) {
+        self.role_mut().peer.tunnel.set_outages(sites);
+    }
+
     /// A site without uplinks: they arrive with [`Command::Uplinks`].
     ///
     /// # Errors

@@ -164,14 +164,15 @@ impl PathLiveness {
         Some(s.silent_since?.max(self.excused_at))
     }
 
-    /// When the silence under way calls for a probe: once, and again and again while this is the
-    /// only path.
-    pub fn doubt_due(&self, s: &PathSnapshot, alone: bool) -> Option<Instant> {
+    /// When the silence under way calls for a probe: once, and again and again while all paths are
+    /// silent, as they are in so many tunnels of the process.
+    pub fn doubt_due(&self, s: &PathSnapshot, alone: Option<u32>) -> Option<Instant> {
         let since = s.silent_since?;
         if self.probed_at < since || self.probed_at == Instant::ZERO {
             return doubted_at(s);
         }
-        alone.then(|| self.probed_at + Probing::interval(self.probed_at.since(since)))
+        let again = |tunnels| Probing::interval(self.probed_at.since(since), tunnels);
+        alone.map(|tunnels| self.probed_at + again(tunnels))
     }
 
     /// Silence has been answered with a probe.

@@ -243,6 +243,8 @@ pub(super) struct Paths {
     pub declared_lost: PathSet,
     whole: Whole,
     probe_interval: Option<Duration>,
+    /// Tunnels of the process whose paths are all silent.
+    pub outages: u32,
     redundancy: Option<f64>,
 }
 
@@ -256,6 +258,7 @@ impl Paths {
             declared_lost: PathSet::default(),
             whole: Whole::default(),
             probe_interval,
+            outages: 1,
             redundancy,
         }
     }
@@ -378,7 +381,7 @@ impl Paths {
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let alone = self.none_certain(None);
+        let alone = self.none_certain(None).then_some(self.outages);
         let due = |path: &Path| {
             let liveness = path.liveness.poll_timeout(&path.snapshot);
             let doubt = path.liveness.doubt_due(&path.snapshot, alone);

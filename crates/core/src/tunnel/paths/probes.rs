@@ -30,7 +30,7 @@ impl Paths {
     /// raises doubt.
     pub fn poll_probes(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
         let due = self.idle_probe().filter(|(at, _)| *at <= now);
-        let alone = self.none_certain(Some(now));
+        let alone = self.none_certain(Some(now)).then_some(self.outages);
         for (id, path) in self.iter_mut() {
             let asked = std::mem::take(&mut path.asked);
             let idle = asked || due.is_some_and(|(_, path)| path == id);
