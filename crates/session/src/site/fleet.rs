@@ -16,6 +16,7 @@
 //! - A claim is signed with the site's key of the connection that carries the claim. The hub knows only that key.
 //! - A site with one hub claims nothing, unless a hub says that another one served it before.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use ropewalk_transport::{ConnectOptions, PublicKey};
@@ -26,7 +27,8 @@ use super::Site;
 use super::move_out::Asked;
 use super::tuning::{
     ASK_INTERVAL, ATTEMPT_INTERVAL, ATTEMPT_JITTER, ATTEMPT_LIFETIME, CLAIM_GRACE, FIRST_PATIENCE,
-    HELLO_INTERVAL, TOLD, TOLD_INTERVAL, VERSION_RETRY, WARM_INTERVAL, WARM_PATIENCE, WARM_RETRY,
+    HELLO_INTERVAL, REPEATS_DOUBLED, TOLD, TOLD_INTERVAL, VERSION_RETRY, WARM_INTERVAL,
+    WARM_PATIENCE, WARM_RETRY, WELCOME_PATIENCE,
 };
 use crate::claim::Statement;
 use crate::links::{LinkEvent, LinkId, Links, Received};
@@ -45,8 +47,9 @@ pub(super) struct Warm {
     pub(super) connected: bool,
     /// When the spare is asked next.
     due: Instant,
-    /// Since when it has owed an answer.
+    /// Since when it has owed an answer, and how often it was asked since.
     unanswered: Option<Instant>,
+    asks: u32,
     /// When it answered last.
     pub(super) answered: Option<Instant>,
     /// The generation of its `Hello`, while the spare is claimed.
@@ -67,6 +70,11 @@ enum Signer {
     Present,
     /// One that it had, or tries beside.
     Other,
+}
+
+/// By which an interval is longer after so many repetitions: what is slow is not made slower.
+fn doubled(repetitions: u32) -> u32 {
+    1 << repetitions.min(REPEATS_DOUBLED)
 }
 
 /// A claim to be told.
@@ -96,6 +104,11 @@ pub(super) struct Fleet {
     group: Option<(PublicKey, u8)>,
     /// What the spare is told in its `Hello`, while it is claimed.
     pub(super) claiming: Option<Word>,
+    /// When the spare is told again, and how often it was.
+    again: Instant,
+    repeats: u32,
+    /// What was signed last: it is said over several connections, and again and again.
+    said: Cell<Option<Statement>>,
     /// That the serving hub wants this site to move to the spare.
     pub(super) asked: Option<Asked>,
     /// Hubs that have said that sites shall leave them, and until when that counts.
@@ -159,7 +172,12 @@ impl Site {
         // A key that has been given up signs nothing more. Its connections say what the hub knows already.
         let identity = key.and_then(|key| self.keys.identity(&key));
         let identity = identity.unwrap_or_else(|| links.identity());
-        Statement::sign(identity, word.epoch, &word.hub).claim()
+        let known = self.fleet.said.get().filter(|said| {
+            (said.site, said.epoch, said.hub) == (identity.public_key(), word.epoch, word.hub)
+        });
+        let said = known.unwrap_or_else(|| Statement::sign(identity, word.epoch, &word.hub));
+        self.fleet.said.set(Some(said));
+        said.claim()
     }
 
     /// The epoch after all that this site has signed and `told`, if there is one, and `beyond` more after that.
@@ -244,6 +262,19 @@ impl Site {
         (now >= since + patience).then_some(since)
     }
 
+    /// Whether the spare may soon serve this site: it has a connection there, and [`WELCOME_PATIENCE`] to answer what this
+    /// site asks and claims. Until then no new connection to the serving hub is tried. A thousand sites that lose their
+    /// hub would else spend more on those than on their moves.
+    pub(super) fn is_about_to_move(&self, now: Instant) -> bool {
+        self.silent_since(now).is_some_and(|since| {
+            let waiting = self.fleet.warm.iter().flatten();
+            let connected = waiting.filter(|warm| warm.connected);
+            let news = connected.map(|warm| warm.answered.map_or(since, |at| at.max(since)));
+            let first = news.min();
+            first.is_some_and(|first| now < first + self.grace() + WELCOME_PATIENCE)
+        })
+    }
+
     /// Whether something of this is to be looked at soon.
     pub(super) fn is_fleet_busy(&self, now: Instant) -> bool {
         let moves = self.silent_since(now).is_some() || self.fleet.asked.is_some();
@@ -304,7 +335,7 @@ impl Site {
             silent_ms = now.since(since).as_secs_f64() * 1e3,
             "no path to the hub works, and the spare answers: moving"
         );
-        self.repeat_claim(now, links);
+        self.begin_claim(now, links);
     }
 
     /// Connections to another hub than this one are no connections to the spare any more.
@@ -364,7 +395,8 @@ impl Site {
             return;
         }
         warm.unanswered.get_or_insert(now);
-        warm.due = now + ASK_INTERVAL;
+        warm.due = now + ASK_INTERVAL * doubled(warm.asks);
+        warm.asks += 1;
         let link = warm.link;
         if let Some(claim) = claim {
             let claim = self.sign(links, id, link, claim);
@@ -414,6 +446,7 @@ impl Site {
                     connected: false,
                     due: now,
                     unanswered: None,
+                    asks: 0,
                     answered: None,
                     generation: None,
                 });
@@ -503,7 +536,7 @@ impl Site {
                 if let Some(id) = warm
                     && let Some(warm) = &mut self.fleet.warm[id.index()]
                 {
-                    (warm.answered, warm.unanswered) = (Some(now), None);
+                    (warm.answered, warm.unanswered, warm.asks) = (Some(now), None, 0);
                     warm.due = now + WARM_INTERVAL;
                 }
                 self.on_told(now, links, &claim);
@@ -572,6 +605,7 @@ impl Site {
             && let Some(spare) = self.spare()
         {
             self.fleet.claiming = Some(self.word(spare));
+            (self.fleet.again, self.fleet.repeats) = (now, 0);
         } else {
             self.claim_anew(epoch);
         }
@@ -620,17 +654,28 @@ impl Site {
         self.tick = now;
     }
 
-    /// Says hello to the spare on every connection that it has answered on, or that has just come up.
+    /// Says hello to the spare, for the first time.
+    pub(super) fn begin_claim(&mut self, now: Instant, links: &mut Links) {
+        (self.fleet.again, self.fleet.repeats) = (now, 0);
+        self.repeat_claim(now, links);
+    }
+
+    /// Says hello to the spare on every connection that has just come up, and on all of them now and then.
     pub(super) fn repeat_claim(&mut self, now: Instant, links: &mut Links) {
         let Some(claim) = self.fleet.claiming else {
             return;
         };
-        self.fleet.due = Some(now + HELLO_INTERVAL);
+        let again = self.fleet.again <= now;
+        if again {
+            self.fleet.again = now + HELLO_INTERVAL * doubled(self.fleet.repeats);
+            self.fleet.repeats += 1;
+        }
+        self.fleet.due = Some(self.fleet.again);
         for id in self.ids() {
             let Some(warm) = &self.fleet.warm[id.index()] else {
                 continue;
             };
-            if !warm.connected {
+            if !warm.connected || !again && warm.generation.is_some() {
                 continue;
             }
             let (link, known) = (warm.link, warm.generation);

@@ -126,6 +126,6 @@ impl Site {
             epoch,
             "the hub wants this site to leave, and the spare answers: moving"
         );
-        self.repeat_claim(now, links);
+        self.begin_claim(now, links);
     }
 }

@@ -61,6 +61,9 @@ pub(super) const WARM_RETRY: Duration = Duration::from_secs(5);
 /// How often a spare is asked again that has not answered, at least a tick. Longer: fewer bytes in an outage, later
 /// moves where a question was lost.
 pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(200);
+/// That interval, and [`HELLO_INTERVAL`] while a spare is claimed, doubles so often. More: later moves where several in a
+/// row were lost, a hub that a thousand sites ask at once has less to answer.
+pub(super) const REPEATS_DOUBLED: u32 = 2;
 /// How long the serving hub may still speak once the spare has answered, beside a round trip. Longer: later moves, fewer of
 /// them when all uplinks come back at the same time. Measured: `docs/decisions/fleet.md`.
 pub(super) const CLAIM_GRACE: Duration = Duration::from_millis(100);
