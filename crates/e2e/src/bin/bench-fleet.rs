@@ -27,7 +27,7 @@ struct Args {
     #[arg(long)]
     sites: Option<u32>,
     /// Pings of each of these sites in a second.
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 1.0)]
     pings: f64,
     /// For how long `chance` breaks things, minutes: 30 unless given, a third of one with --quick.
     #[arg(long)]

@@ -36,7 +36,7 @@ impl Size {
             sites,
             beside: (sites / 20).max(5),
             pings,
-            join_over: Duration::from_millis(u64::from(sites) * 10).max(Duration::from_secs(1)),
+            join_over: Duration::from_millis(u64::from(sites) * 20).max(Duration::from_secs(1)),
             settle: Duration::from_millis(u64::from(sites) * 30).max(Duration::from_secs(3)),
             watched: Duration::from_secs(8),
         }
@@ -86,7 +86,7 @@ pub const SILENCE_MS: f64 = 5_000.0;
 /// Most that the 99th percentile of the pings of others may grow, milliseconds.
 pub const MORE_MS: f64 = 50.0;
 /// Pings of a site of another hub, in a second.
-const PINGS_BESIDE: f64 = 10.0;
+const PINGS_BESIDE: f64 = 2.0;
 /// How long the sites are watched after the death: longer than the bound.
 const AFTER: Duration = Duration::from_secs(8);
 /// How long all of them rest between.
