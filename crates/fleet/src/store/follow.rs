@@ -192,10 +192,11 @@ impl Follower<'_> {
             let client;
             (number, client) = self.reach(number).await;
             let Err(left) = self.visit(client).await;
-            if matches!(left, Left::Foreign(_)) {
+            let foreign = matches!(left, Left::Foreign(_));
+            self.fails(number, left).await;
+            if foreign {
                 sleep(COMPARE).await;
             }
-            self.fails(number, left).await;
             number += 1;
             sleep(RETRY).await;
         }
@@ -238,11 +239,11 @@ impl Follower<'_> {
                         busy.remove(&(turn % endpoints));
                         self.fails(turn, left).await;
                     }
-                    // Its endpoint is not known: all are asked again.
-                    Err(error) => {
-                        tracing::error!(%error, "a question to etcd has panicked");
-                        busy.clear();
+                    // Counted where this thread begins again.
+                    Err(error) if error.is_panic() => {
+                        std::panic::resume_unwind(error.into_panic())
                     }
+                    Err(_) => busy.clear(),
                 }
             }
         }

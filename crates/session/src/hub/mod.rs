@@ -859,7 +859,9 @@ impl sealed::Role for Hub {
             && let Some(index) = self.ready.next_outbound()
         {
             let alone = !self.ready.has_outbound();
-            let outages = self.outages;
+            // Those of the other workers are about as many.
+            let workers = u32::try_from(self.listed.slice().count()).unwrap_or(u32::MAX);
+            let outages = self.outages.saturating_mul(workers);
             let done = self.sites.with(index, |site| {
                 // A site has all rounds of a turn if no other has anything to do.
                 let rounds = if alone {

@@ -50,6 +50,8 @@ pub(super) struct Warm {
     /// Since when it has owed an answer, and how often it was asked since.
     unanswered: Option<Instant>,
     asks: u32,
+    /// Since when the tunnel had been down, or the site asked to leave, when it was asked last.
+    asked_for: Option<Instant>,
     /// When it answered last.
     pub(super) answered: Option<Instant>,
     /// The generation of its `Hello`, while the spare is claimed.
@@ -262,16 +264,22 @@ impl Site {
         (now >= since + patience).then_some(since)
     }
 
-    /// Whether the spare may soon serve this site: it has a connection there, and [`WELCOME_PATIENCE`] to answer what this
-    /// site asks and claims. Until then no new connection to the serving hub is tried. A thousand sites that lose their
-    /// hub would else spend more on those than on their moves.
+    /// Whether the spare may soon serve this site: it has just been asked in this outage, or has answered and has
+    /// [`WELCOME_PATIENCE`] to take the site. Until then no new connection to the serving hub is tried. A thousand sites
+    /// that lose their hub would else spend more on those than on their moves.
     pub(super) fn is_about_to_move(&self, now: Instant) -> bool {
         self.silent_since(now).is_some_and(|since| {
             let waiting = self.fleet.warm.iter().flatten();
             let connected = waiting.filter(|warm| warm.connected);
-            let news = connected.map(|warm| warm.answered.map_or(since, |at| at.max(since)));
-            let first = news.min();
-            first.is_some_and(|first| now < first + self.grace() + WELCOME_PATIENCE)
+            let until = connected.map(|warm| {
+                let answered = warm.answered.filter(|at| *at >= since);
+                answered.map_or(since + ASK_INTERVAL * 3, |at| at + WELCOME_PATIENCE)
+            });
+            // A spare that answers again and again, and takes nobody, holds nothing up for long.
+            let most = since + WELCOME_PATIENCE * 2;
+            until
+                .max()
+                .is_some_and(|at| now < (at + self.grace()).min(most))
         })
     }
 
@@ -391,9 +399,14 @@ impl Site {
         let asked = self.fleet.asked.map(|asked| asked.since);
         let news = silent.or(asked);
         let asks = news.is_some_and(|since| warm.answered.is_none_or(|at| at < since));
-        if !warm.connected || (warm.due > now && !(asks && warm.unanswered.is_none())) {
+        let is_news = asks && warm.asked_for != news;
+        if !warm.connected || (warm.due > now && !is_news) {
             return;
         }
+        if is_news {
+            warm.asks = 0;
+        }
+        warm.asked_for = news;
         warm.unanswered.get_or_insert(now);
         warm.due = now + ASK_INTERVAL * doubled(warm.asks);
         warm.asks += 1;
@@ -447,6 +460,7 @@ impl Site {
                     due: now,
                     unanswered: None,
                     asks: 0,
+                    asked_for: None,
                     answered: None,
                     generation: None,
                 });
@@ -667,7 +681,14 @@ impl Site {
         };
         let again = self.fleet.again <= now;
         if again {
-            self.fleet.again = now + HELLO_INTERVAL * doubled(self.fleet.repeats);
+            // A hub that is drained tells few sites at a time.
+            let alone = self.silent_since(now).is_none();
+            let longer = if alone {
+                1
+            } else {
+                doubled(self.fleet.repeats)
+            };
+            self.fleet.again = now + HELLO_INTERVAL * longer;
             self.fleet.repeats += 1;
         }
         self.fleet.due = Some(self.fleet.again);

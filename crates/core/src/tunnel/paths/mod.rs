@@ -381,7 +381,7 @@ impl Paths {
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let alone = self.none_certain(None).then_some(self.outages);
+        let alone = self.none_certain(None).then(|| self.sharers());
         let due = |path: &Path| {
             let liveness = path.liveness.poll_timeout(&path.snapshot);
             let doubt = path.liveness.doubt_due(&path.snapshot, alone);

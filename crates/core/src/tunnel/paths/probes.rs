@@ -30,7 +30,7 @@ impl Paths {
     /// raises doubt.
     pub fn poll_probes(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
         let due = self.idle_probe().filter(|(at, _)| *at <= now);
-        let alone = self.none_certain(Some(now)).then_some(self.outages);
+        let alone = self.none_certain(Some(now)).then(|| self.sharers());
         for (id, path) in self.iter_mut() {
             let asked = std::mem::take(&mut path.asked);
             let idle = asked || due.is_some_and(|(_, path)| path == id);
@@ -60,6 +60,12 @@ impl Paths {
                 });
             }
         }
+    }
+
+    /// Tunnels that share probes with this one. One whose paths are only in doubt shares nothing: the answer to a probe may
+    /// still spare it an outage.
+    pub(super) fn sharers(&self) -> u32 {
+        if self.all_down() { self.outages } else { 1 }
     }
 
     /// Whether every path has fallen silent, by `now` or else by when it was last probed. Then the
