@@ -66,8 +66,8 @@ impl Site {
         }
         // A hub that answers needs no further attempt. One that says nothing may be left soon; one that has ended the
         // connection is there.
-        let answered =
-            self.keep_answered(now, links, id) || carrier.is_some() && self.is_about_to_move(now);
+        let answered = self.keep_answered(now, links, id)
+            || carrier.is_some() && self.is_about_to_move(now, id);
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };

@@ -264,16 +264,19 @@ impl Site {
         (now >= since + patience).then_some(since)
     }
 
-    /// Whether the spare may soon serve this site: it has just been asked in this outage, or has answered and has
-    /// [`WELCOME_PATIENCE`] to take the site. Until then no new connection to the serving hub is tried. A thousand sites
-    /// that lose their hub would else spend more on those than on their moves.
-    pub(super) fn is_about_to_move(&self, now: Instant) -> bool {
-        self.silent_since(now).is_some_and(|since| {
+    /// Whether the spare may soon serve this site: it is asked in this outage, or has answered, and has
+    /// [`WELCOME_PATIENCE`] for each. Until then no new connection to the serving hub is tried over a path, unless its uplink
+    /// has changed meanwhile. A thousand sites that lose their hub would else spend more on those than on their moves.
+    pub(super) fn is_about_to_move(&self, now: Instant, id: PathId) -> bool {
+        let path = self.paths[id.index()].as_ref();
+        let since = self.silent_since(now);
+        let since = since.filter(|since| path.is_some_and(|path| path.changed <= *since));
+        since.is_some_and(|since| {
             let waiting = self.fleet.warm.iter().flatten();
             let connected = waiting.filter(|warm| warm.connected);
             let until = connected.map(|warm| {
-                let answered = warm.answered.filter(|at| *at >= since);
-                answered.map_or(since + ASK_INTERVAL * 3, |at| at + WELCOME_PATIENCE)
+                let news = warm.answered.filter(|at| *at >= since);
+                news.unwrap_or(since) + WELCOME_PATIENCE
             });
             // A spare that answers again and again, and takes nobody, holds nothing up for long.
             let most = since + WELCOME_PATIENCE * 2;

@@ -62,6 +62,8 @@ pub(super) struct SitePath {
     pub(super) unanswered: bool,
     pub(super) hello_due: Instant,
     pub(super) next_attempt: Instant,
+    /// When the uplink changed last.
+    pub(super) changed: Instant,
     /// Until when nothing is tried: the hub speaks no version of this site.
     pub(super) barred_until: Instant,
     /// Attempts in a row since the path fell silent.
@@ -89,6 +91,7 @@ impl SitePath {
             unanswered: false,
             hello_due: now,
             next_attempt: now,
+            changed: now,
             barred_until: now,
             tries: 0,
             leaving: Leaving::default(),

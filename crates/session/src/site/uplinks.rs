@@ -74,7 +74,7 @@ impl Site {
             )
         };
         let renewed = marks(&old) != marks(&path.uplink);
-        (path.next_attempt, path.tries) = (now, 0);
+        (path.next_attempt, path.tries, path.changed) = (now, 0, now);
         if renewed {
             path.unanswered = true;
             path.hello_due = now;
