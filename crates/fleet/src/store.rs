@@ -1,7 +1,8 @@
 //! Following etcd, and writing to it: a thread per hub.
 //!
 //! The thread follows one endpoint at a time: of those that it asks side by side, the first that answers. Writes go to one
-//! endpoint, and to the next one when that fails or answers too late. Everything that the thread decides is in [`crate::copy`] and [`crate::plan`].
+//! endpoint, and to the next one when that fails or answers too late. Everything that the thread decides is in
+//! [`crate::copy`] and [`crate::plan`].
 //!
 //! Invariant: reads come from the copy, and never wait for etcd. A write ends by its deadline. One that etcd has not
 //! confirmed is an error that says so. A thread that panics is started again after a pause, counts that, and says so in

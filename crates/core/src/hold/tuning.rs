@@ -18,10 +18,10 @@ pub(super) const STEPS: [(Duration, Duration); 2] = [
 ];
 /// The interval afterwards.
 pub(super) const SLOWEST: Duration = Duration::from_secs(1);
-/// In a process with several tunnels whose paths are all silent the interval is this for each of them, once that makes more
-/// than the above, and [`SLOWEST`] at most: up to 1,000 tunnels of two paths then make 2,000 probes a second in all. An end
-/// with one tunnel probes as ever, so a path that is back is found by then; what the other end holds leaves half a round
-/// trip later. Longer: later returns of many tunnels at once, where neither end has few. Measured with 1,000 sites of a hub that dies: `docs/decisions/fleet.md`.
+/// Where several tunnels of a process are in an outage, the interval is at least this for each of them, and [`SLOWEST`] at
+/// most. Then 15 to 1,000 tunnels of two paths make 2,000 probes a second in all. An end with one tunnel probes as ever,
+/// and finds a path that is back. What the other end holds leaves half a round trip later. Longer: fewer probes, later
+/// returns of many tunnels. Measured with 1,000 sites of a hub that dies: `docs/decisions/fleet.md`.
 pub(super) const SHARE: Duration = Duration::from_millis(1);
 
 // Freeze, planned.

@@ -214,7 +214,7 @@ impl Tunnel {
         self.paths.poll_declared_lost()
     }
 
-    /// So many tunnels of this process are in an outage: they share what they probe.
+    /// Says how many tunnels of this process are in an outage. These tunnels share their probes.
     pub fn set_outages(&mut self, tunnels: u32) {
         self.paths.outages = tunnels.max(1);
     }

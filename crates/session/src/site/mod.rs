@@ -76,7 +76,7 @@ impl Session<Site> {
         self.role_mut().versions = versions;
     }
 
-    /// So many sites of this process have no path that works: they share what they probe. A gateway has one site.
+    /// Says how many sites of this process are in an outage. These sites share their probes. A gateway has one site.
     pub fn set_outages(&mut self, sites: u32) {
         self.role_mut().peer.tunnel.set_outages(sites);
     }
