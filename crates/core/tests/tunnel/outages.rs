@@ -192,6 +192,45 @@ fn probes_in_an_outage_cost_little() {
 }
 
 #[test]
+fn tunnels_in_an_outage_share_their_probes_and_one_in_doubt_shares_nothing() {
+    // Probes while the path is in doubt, and then in 10 s of the outage.
+    let probes = |tunnels: u32| {
+        let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 20)]);
+        pair.site.tunnel.set_outages(tunnels);
+        pair.offer_segment(1_250);
+        pair.run(Duration::from_millis(100));
+        cut(&mut pair, true);
+        pair.offer_segment(1_250);
+        let before = pair.site.paths[0].datagrams;
+        while pair.site.tunnel.down_since().is_none() {
+            pair.run(Duration::from_millis(1));
+        }
+        let doubt = pair.site.paths[0].datagrams - before;
+        pair.run(Duration::from_secs(1));
+        let before = pair.site.paths[0].datagrams;
+        pair.run(Duration::from_secs(10));
+        (doubt, pair.site.paths[0].datagrams - before)
+    };
+    let (doubt, _) = probes(1);
+    assert!(doubt >= 3, "{doubt} probes before the outage");
+    for (tunnels, expected) in [
+        (10, 620..=670),
+        (50, 195..=205),
+        (200, 48..=52),
+        (1_000, 9..=11),
+        // Not less than one a second.
+        (100_000, 9..=11),
+    ] {
+        let (in_doubt, shared) = probes(tunnels);
+        assert_eq!(in_doubt, doubt, "{tunnels} tunnels");
+        assert!(
+            expected.contains(&shared),
+            "{tunnels} tunnels: {shared} in 10 s"
+        );
+    }
+}
+
+#[test]
 fn both_ends_leave_a_path_whose_end_is_announced_and_return_when_it_does() {
     let mut pair = World::new(SchedulerKind::LowRtt, 1, &uneven());
     let step = |pair: &mut World, count: u32| {
