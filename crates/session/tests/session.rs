@@ -14,6 +14,9 @@ use ropewalk_testkit::{HUB_INNER, HUB_TCP, Spec, World};
 use ropewalk_types::{Duration, Ecn, Instant, PathId, PathSnapshot};
 use ropewalk_wire::HEADROOM;
 
+#[path = "session/outages.rs"]
+mod outages;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn ms(ms: u64) -> Duration {

@@ -84,6 +84,8 @@ pub struct Spec {
     pub shared: bool,
     /// Sites rest until [`World::start_site`].
     pub rests: bool,
+    /// Number of workers of each hub, 1 to 64. The world has the first of them only, and sites of others get no tunnel.
+    pub workers: u8,
     /// Further sites, numbered after the others.
     pub neighbours: Vec<Neighbour>,
 }
@@ -158,6 +160,7 @@ impl Default for Spec {
             hubs_of: Vec::new(),
             shared: false,
             rests: false,
+            workers: 1,
             neighbours: Vec::new(),
         }
     }

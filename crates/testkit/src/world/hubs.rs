@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use ropewalk_core::tunnel::Tunnel;
 use ropewalk_netem::Side;
 use ropewalk_session::{
-    Command, Event, Hub, HubAddresses, HubSettings, Peer, Session, SiteHub, Statement,
+    Command, Environment, Event, Hub, HubAddresses, HubSettings, Peer, Session, SiteHub, Slice,
+    Statement,
 };
 use ropewalk_transport::{Identity, PublicKey};
 use ropewalk_types::{Duration, Instant};
@@ -250,10 +251,13 @@ impl World {
     /// Starts a hub, again if it ran: it remembers nothing.
     ///
     /// # Panics
-    /// When the world has no such hub.
+    /// When the world has no such hub, or no such number of workers.
     pub fn start_hub_at(&mut self, hub: usize) {
         let session = self.random.next_u64() | 1;
-        let environment = self.environment(session);
+        let environment = Environment {
+            slice: Slice::new(0, self.spec.workers).expect("there are so many workers"),
+            ..self.environment(session)
+        };
         let settings = self.hub_settings(hub);
         let mut session = Session::hub(settings, &environment).expect("a valid key");
         if let Some(versions) = self.versions[self.component_of(hub)] {
