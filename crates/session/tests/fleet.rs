@@ -9,6 +9,8 @@ use ropewalk_wire::Versions;
 
 #[path = "fleet/drain.rs"]
 mod drain;
+#[path = "fleet/silence.rs"]
+mod silence;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Packets of a call leave in both directions so far apart.
@@ -610,7 +612,10 @@ fn connections_that_wait_end_with_their_key() {
 fn a_connection_that_waits_with_the_next_key_of_a_site_ends_with_the_site() {
     let mut world = with_spare(16, ms(10));
     use_next(&mut world, &identity(9));
-    world.run(6 * SECOND);
+    // What waits was connected with the present key. What comes after it is connected with the next one.
+    world.kill_spare();
+    world.start_spare();
+    world.run(20 * SECOND);
     assert_eq!(links(&world, SPARE), 2);
     world.set_enabled(0, false);
     // The next claim on them would come after 25 s.

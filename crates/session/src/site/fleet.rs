@@ -294,8 +294,9 @@ impl Site {
 
     /// Whether the tunnel has just gone down, and the spare is to be asked at once.
     pub(super) fn is_spare_wanted(&self, now: Instant) -> bool {
-        let unasked = |warm: &Warm| warm.connected && warm.unanswered.is_none();
         self.silent_since(now).is_some_and(|since| {
+            // It may still owe an answer from an earlier outage.
+            let unasked = |warm: &Warm| warm.connected && warm.asked_for != Some(since);
             let answered = |warm: &Warm| warm.answered.is_some_and(|at| at >= since);
             let waiting = self.fleet.warm.iter().flatten();
             self.fleet.claiming.is_none() && waiting.into_iter().any(|w| unasked(w) && !answered(w))
@@ -926,6 +927,50 @@ mod tests {
         // What its present key has said is.
         site.on_told(now, &mut links, &claim(&next, 30, 2));
         assert_eq!((epoch(&site), site.serving), (Some(30), 1));
+    }
+
+    #[test]
+    fn a_claim_is_signed_once_and_anew_when_it_says_something_else() {
+        let (mut site, mut links) = site(2);
+        let word = |epoch, hub| Word {
+            epoch,
+            hub: identity(hub).public_key(),
+        };
+        let own = identity(7).public_key();
+        let first = Statement::of(own, &site.sign_as(&links, Some(own), word(1, 1)));
+        assert!(first.is_genuine());
+        // Whoever signs again does not come to this signature.
+        let kept = Statement {
+            signature: [5; 64],
+            ..first
+        };
+        site.fleet.said.set(Some(kept));
+        for key in [Some(own), None] {
+            assert_eq!(site.sign_as(&links, key, word(1, 1)), kept.claim());
+        }
+        for other in [word(2, 1), word(1, 2)] {
+            site.fleet.said.set(Some(kept));
+            let said = site.sign_as(&links, Some(own), other);
+            assert!(Statement::of(own, &said).is_genuine(), "{other:?}");
+        }
+        // The site tries another key beside.
+        let next = identity(10);
+        site.on_key_step(
+            Instant::ZERO,
+            &mut links,
+            crate::KeyStep::Next(next.clone()),
+        );
+        site.on_key_answer(Instant::ZERO, &mut links, String::new());
+        for key in [next.public_key(), own] {
+            // Of the other one.
+            let signer = if key == own { next.public_key() } else { own };
+            site.fleet.said.set(Some(Statement {
+                site: signer,
+                ..kept
+            }));
+            let said = site.sign_as(&links, Some(key), word(1, 1));
+            assert!(Statement::of(key, &said).is_genuine(), "{key}");
+        }
     }
 
     #[test]
