@@ -1,7 +1,5 @@
 //! A hub falls silent: what a site tries there, and how often it asks and claims its spare.
 
-use std::collections::BTreeSet;
-
 use ropewalk_netem::Side;
 use ropewalk_testkit::packet::{Body, Packet};
 
@@ -17,10 +15,10 @@ struct Left {
 }
 
 /// How many the address of a hub is beyond that of the home.
-fn number_of(address: std::net::IpAddr) -> usize {
+fn number_of(address: IpAddr) -> usize {
     match address {
-        std::net::IpAddr::V4(ip) => usize::from(ip.octets()[3] - 1),
-        std::net::IpAddr::V6(_) => panic!("hubs have IPv4"),
+        IpAddr::V4(ip) => usize::from(ip.octets()[3] - 1),
+        IpAddr::V6(_) => panic!("hubs have IPv4"),
     }
 }
 

@@ -8,7 +8,7 @@ use super::*;
 /// So many that the hub probes each of them every 40 ms, in place of every 15 ms.
 const SITES: usize = 40;
 /// Probes a second of a path that shares them with nobody.
-const ALONE: std::ops::RangeInclusive<usize> = 62..=75;
+const ALONE: std::ops::RangeInclusive<usize> = 60..=80;
 /// The same of the hub for one of [`SITES`], with what QUIC adds.
 const SHARED: std::ops::RangeInclusive<usize> = 22..=32;
 
