@@ -245,25 +245,44 @@ impl Copy {
         }
         let meta = stored.get(META).ok_or(Foreign::Missing)?;
         check_meta(fleet, Record::decode(META, &meta.value).as_ref())?;
-        let mut former = std::mem::take(&mut self.entries);
-        let mut said = std::mem::take(&mut self.former);
-        (self.slots, self.freed, self.bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
-        (self.cluster, self.revision) = (cluster, revision);
+        // A panic in between leaves the copy as it was: an empty one would shut all sites out.
+        let mut filled = Self {
+            cluster,
+            revision,
+            complete_at: self.complete_at,
+            ..Self::default()
+        };
         let mut changes = Vec::new();
         for (key, Stored { value, revision }) in stored {
-            let said = said.remove(&key);
-            let (entry, said) = match former.remove(&key) {
-                Some(entry) if entry.value == value => (Entry { revision, ..entry }, said),
+            let said = self.former.get(&key).cloned();
+            let (entry, said) = match self.entries.get(&key) {
+                Some(Entry {
+                    value: same,
+                    record,
+                    ..
+                }) if *same == value => {
+                    let record = record.clone();
+                    let entry = Entry {
+                        value,
+                        revision,
+                        record,
+                    };
+                    (entry, said)
+                }
                 before => {
                     changes.push(Change { key: key.clone() });
-                    let said = before.and_then(|before| before.record.ok()).or(said);
+                    let before = before.and_then(|before| before.record.as_ref().ok());
+                    let said = before.cloned().or(said);
                     (Entry::new(&key, value, revision), said)
                 }
             };
-            self.insert(key, entry, said);
+            filled.insert(key, entry, said);
         }
-        self.follow_keys();
-        changes.extend(former.into_keys().map(|key| Change { key }));
+        filled.follow_keys();
+        let gone = self.entries.keys();
+        let gone = gone.filter(|key| !filled.entries.contains_key(*key));
+        changes.extend(gone.map(|key| Change { key: key.clone() }));
+        *self = filled;
         Ok(changes)
     }
 

@@ -288,6 +288,15 @@ fn a_changed_key_ends_the_former_one_and_a_revoked_site_leaves_nothing() {
             epoch: 2
         })
     );
+    // A next key that the site has not used goes with it.
+    etcd.write(&Request::Enrol {
+        by: next,
+        key: key(6),
+        proved: true,
+        now: 20,
+    })
+    .unwrap();
+    assert!(etcd.0.site_of(&key(6)).is_some());
     etcd.write(&Request::Revoke {
         name: "van".to_owned(),
     })

@@ -167,17 +167,7 @@ struct Saved {
 /// Follows etcd until the fleet is closed. When it begins `again`, all records are told as changed at first: what a panic has
 /// left untold is not known.
 pub(super) async fn follow(shared: &Arc<Shared>, tell: &Tell, again: bool) {
-    let mut follower = Follower {
-        shared,
-        tell,
-        again,
-        page: PAGE,
-        saved: Saved {
-            revision: shared.read(Copy::revision),
-            next: Instant::now(),
-            writing: None,
-        },
-    };
+    let mut follower = Follower::new(shared, tell, again);
     tokio::select! {
         () = follower.run() => {}
         () = shared.stop.notified() => {}
@@ -185,7 +175,21 @@ pub(super) async fn follow(shared: &Arc<Shared>, tell: &Tell, again: bool) {
     follower.saved.close(shared).await;
 }
 
-impl Follower<'_> {
+impl<'a> Follower<'a> {
+    fn new(shared: &'a Arc<Shared>, tell: &'a Tell, again: bool) -> Self {
+        Self {
+            shared,
+            tell,
+            again,
+            page: PAGE,
+            saved: Saved {
+                revision: shared.read(Copy::revision),
+                next: Instant::now(),
+                writing: None,
+            },
+        }
+    }
+
     async fn run(&mut self) {
         let mut number = 0;
         loop {
@@ -216,7 +220,20 @@ impl Follower<'_> {
 
     /// The first endpoint that answers for a majority of etcd, from this one on. An endpoint that says nothing keeps nobody
     /// waiting: every [`RETRY`] the next one is asked beside it.
-    async fn reach(&mut self, mut number: usize) -> (usize, Client) {
+    async fn reach(&mut self, number: usize) -> (usize, Client) {
+        let question = |shared: Arc<Shared>, turn| async move { ask(&shared, turn).await };
+        self.first_answer(number, question).await
+    }
+
+    /// The same, with any question.
+    async fn first_answer<T: Send + 'static, Q>(
+        &mut self,
+        mut number: usize,
+        question: impl Fn(Arc<Shared>, usize) -> Q,
+    ) -> (usize, T)
+    where
+        Q: Future<Output = Result<T, Left>> + Send + 'static,
+    {
         let endpoints = self.shared.options.endpoints.len();
         let mut asked = JoinSet::new();
         // One question at a time for each endpoint.
@@ -229,12 +246,13 @@ impl Follower<'_> {
                     while !busy.insert(number % endpoints) {
                         number += 1;
                     }
-                    let (shared, turn) = (Arc::clone(self.shared), number);
-                    asked.spawn(async move { (turn, ask(&shared, turn).await) });
+                    let turn = number;
+                    let answer = question(Arc::clone(self.shared), turn);
+                    asked.spawn(async move { (turn, answer.await) });
                     number += 1;
                 }
                 Some(answer) = asked.join_next() => match answer {
-                    Ok((turn, Ok(client))) => return (turn, client),
+                    Ok((turn, Ok(answer))) => return (turn, answer),
                     Ok((turn, Err(left))) => {
                         busy.remove(&(turn % endpoints));
                         self.fails(turn, left).await;
@@ -571,5 +589,56 @@ impl Saved {
             let file = shared.options.file.display();
             tracing::warn!(%file, "the copy of the fleet's state was not written in time");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::super::{Options, new_runtime};
+    use super::*;
+
+    /// What comes of asking these endpoints, within 10 s.
+    fn ask_by<Q>(endpoints: usize, question: fn(usize) -> Q) -> std::thread::Result<Option<usize>>
+    where
+        Q: Future<Output = Result<(), Left>> + Send + 'static,
+    {
+        let options = Options {
+            fleet: "test".to_owned(),
+            key: ropewalk_transport::PublicKey::from_bytes([1; 32]),
+            endpoints: vec!["http://127.0.0.1:1".to_owned(); endpoints],
+            tls: None,
+            login: None,
+            file: std::path::PathBuf::new(),
+            read_only: true,
+        };
+        let shared = Arc::new(Shared::new(options, Copy::default()));
+        let tell: Tell = Box::new(|_| {});
+        let mut follower = Follower::new(&shared, &tell, false);
+        let runtime = new_runtime().unwrap();
+        let first = async {
+            let first = follower.first_answer(0, |_, turn| question(turn));
+            timeout(Duration::from_secs(10), first).await.ok()
+        };
+        let first = catch_unwind(AssertUnwindSafe(|| runtime.block_on(first)));
+        first.map(|first| first.map(|(turn, ())| turn))
+    }
+
+    #[test]
+    fn an_endpoint_that_says_nothing_keeps_nobody_waiting() {
+        let second = ask_by(2, |turn| async move {
+            if turn == 0 {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        });
+        assert_eq!(second.unwrap(), Some(1));
+    }
+
+    #[test]
+    fn a_panic_of_a_question_ends_the_round_where_the_thread_counts_it() {
+        let panic = ask_by(1, |_| async { panic!("a fault") }).unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"a fault"));
     }
 }
