@@ -7,6 +7,7 @@ mod choice;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::slice;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -20,7 +21,7 @@ use rustix::event::epoll;
 
 use crate::engine::random_u64;
 use crate::exit::NotRunning;
-use crate::service::resolve::{name_servers, resolve};
+use crate::service::resolve::{name_servers, resolve_each, together};
 use crate::token::{Place, Secret, Token};
 
 /// How long the hub may take to answer. Longer: surer on bad links, later words where the hub is down.
@@ -79,7 +80,7 @@ pub fn compare(token: &Token, key: &Identity) -> Vec<Found> {
 
 /// How soon a hub answers.
 fn look(place: Place, key: &Identity) -> Found {
-    let settings = addresses(&place).map(|hub_addresses| JoinSettings {
+    let settings = addresses(&place, LOOK).map(|hub_addresses| JoinSettings {
         invitation: key.clone(),
         hub_key: place.key,
         identity: None,
@@ -111,7 +112,7 @@ pub fn enrol(token: &Token, secret: &Secret, identity: &Identity) -> anyhow::Res
     let mut problems = Vec::new();
     for number in 0..places.len() {
         let place = &places[number].place;
-        let settings = addresses(place).map(|hub_addresses| JoinSettings {
+        let settings = addresses(place, patience).map(|hub_addresses| JoinSettings {
             invitation: invitation.clone(),
             hub_key: place.key,
             identity: Some(identity.clone()),
@@ -298,16 +299,32 @@ fn drive(
     }
 }
 
-fn addresses(place: &Place) -> anyhow::Result<Vec<SocketAddr>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+/// Where a hub is, as far as that is found within `patience`.
+fn addresses(place: &Place, patience: Duration) -> anyhow::Result<Vec<SocketAddr>> {
     let servers = if rustix::process::geteuid().is_root() {
         name_servers()
     } else {
         Vec::new()
     };
-    let (addresses, failures) = runtime.block_on(resolve(&place.endpoints, &servers));
+    let endpoints = place.endpoints.iter();
+    let look_ups = endpoints.map(|endpoint| resolve_each(slice::from_ref(endpoint), &servers));
+    let (mut places, mut failures) = (Vec::new(), Vec::new());
+    for (endpoint, found) in place.endpoints.iter().zip(within(patience, look_ups)?) {
+        let late = || {
+            let seconds = patience.as_secs();
+            vec![Err(format!(
+                "{}: no answer within {seconds} s",
+                endpoint.host
+            ))]
+        };
+        for found in found.unwrap_or_else(late) {
+            match found {
+                Ok(found) => places.push(found),
+                Err(why) => failures.push(why),
+            }
+        }
+    }
+    let addresses = together(&places);
     if addresses.is_empty() {
         bail!(
             "the hub's address is not found ({}); check the network and run the same command again",
@@ -315,6 +332,28 @@ fn addresses(place: &Place) -> anyhow::Result<Vec<SocketAddr>> {
         );
     }
     Ok(addresses)
+}
+
+/// What look-ups of names give, one after the other, for so long at most in all. Each name and each name server has a bound
+/// of its own, and there may be many. What needs no time is there, whatever came before.
+fn within<T>(
+    patience: Duration,
+    look_ups: impl Iterator<Item = impl Future<Output = T>>,
+) -> anyhow::Result<Vec<Option<T>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let found = runtime.block_on(async {
+        let end = tokio::time::Instant::now() + patience;
+        let mut found = Vec::new();
+        for look_up in look_ups {
+            found.push(tokio::time::timeout_at(end, look_up).await.ok());
+        }
+        found
+    });
+    // The machine's resolver goes on on a thread, for which nobody waits.
+    runtime.shutdown_background();
+    Ok(found)
 }
 
 /// What the routing table says, and each interface with a default route where there are several.
@@ -342,6 +381,27 @@ mod tests {
             .iter()
             .map(|(way, why)| ((*way).to_owned(), (*why).to_owned()));
         no_answer(&owned.collect(), PATIENCE)
+    }
+
+    #[test]
+    fn look_ups_of_names_end_with_the_patience_for_their_hub_and_addresses_need_none() {
+        let begun = std::time::Instant::now();
+        // The machine's resolver waits on a thread for a name server that does not answer.
+        let (end, silent) = std::sync::mpsc::channel::<()>();
+        let look_up = |name: Option<std::sync::mpsc::Receiver<()>>| async move {
+            let wait = |silent: std::sync::mpsc::Receiver<()>| {
+                tokio::task::spawn_blocking(move || silent.recv().is_ok())
+            };
+            match name.map(wait) {
+                Some(waits) => waits.await.is_ok(),
+                None => true,
+            }
+        };
+        let look_ups = [Some(silent), None].into_iter().map(look_up);
+        let found = within(Duration::from_millis(50), look_ups).unwrap();
+        assert_eq!(found, [None, Some(true)]);
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        drop(end);
     }
 
     #[test]
