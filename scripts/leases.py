@@ -46,7 +46,8 @@ for n in 0 1; do
         -pf /run/dhclient$n.pid -lf /run/dhclient$n.leases eth$n
 done
 """
-DHCPCD = "systemd-run --quiet --unit=uplinks dhcpcd --nobackground eth0 eth1"
+# A container has no udev, which dhcpcd would wait for.
+DHCPCD = "systemd-run --quiet --unit=uplinks dhcpcd --nobackground --nodev eth0 eth1"
 NETWORK_MANAGER = """\
 systemctl unmask NetworkManager
 systemctl restart NetworkManager
