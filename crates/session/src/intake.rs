@@ -19,7 +19,8 @@ use crate::io::StreamId;
 use crate::rate::Bucket;
 use crate::tuning::{
     INTAKE_BYTES, INTAKE_ITEM_BYTES, QUANTUM, RATE_BURST, RATE_BYTES_MAX, RATE_BYTES_MIN,
-    RATE_DELAY, STRANGER_WORK, STREAM_BYTES, STREAM_BYTES_ALONE, STREAM_BYTES_WORK,
+    RATE_DELAY, STRANGER_PATIENCE, STRANGER_WORK, STREAM_BYTES, STREAM_BYTES_ALONE,
+    STREAM_BYTES_WORK,
 };
 
 /// A datagram and where it came from, as [`Session::handle_udp`](crate::Session::handle_udp) takes them.
@@ -69,7 +70,8 @@ pub(crate) enum Work {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<Arrival>,
+    /// Since when, and what.
+    waiting: VecDeque<(Instant, Arrival)>,
     bytes: usize,
     /// TCP connections with unread bytes.
     streams: VecDeque<StreamId>,
@@ -105,7 +107,7 @@ pub(crate) struct Intake {
     /// The queues by the logarithm of their bytes for their weight, which rarely changes.
     sizes: BTreeSet<(u32, Sender)>,
     bytes: usize,
-    /// Datagrams dropped because all together had too many waiting.
+    /// Datagrams dropped because all together had too many waiting, or because those of strangers were too old.
     dropped: u64,
     /// Datagrams dropped because their sender sends more than its rate.
     over_rate: u64,
@@ -168,7 +170,7 @@ impl Intake {
         let queue = Self::queue(&mut self.queues, now, share);
         self.bytes += arrival.bytes();
         queue.bytes += arrival.bytes();
-        queue.waiting.push_back(arrival);
+        queue.waiting.push_back((now, arrival));
         let limit = share.rate.map(rate_bytes);
         while limit.is_some_and(|limit| queue.bytes > limit) && queue.waiting.len() > 1 {
             self.bytes -= queue.drop_oldest();
@@ -305,6 +307,7 @@ impl Intake {
             self.unlist(sender);
             self.list(now, sender);
         }
+        self.forget_stale(now);
         count_steps(1);
         let (_, &sender) = self.turns.first_key_value()?;
         let alone = self.turns.len() == 1;
@@ -322,6 +325,26 @@ impl Intake {
         queue.credit = queue.credit.saturating_sub(work);
         self.settle(now, sender);
         Some(next)
+    }
+
+    /// Drops what strangers sent too long ago: they have repeated it, or do not want an answer any more.
+    fn forget_stale(&mut self, now: Instant) {
+        let Some(queue) = self.queues.get_mut(&Sender::Stranger) else {
+            return;
+        };
+        let before = self.dropped;
+        while queue
+            .waiting
+            .front()
+            .is_some_and(|(since, _)| now.since(*since) > STRANGER_PATIENCE)
+        {
+            self.bytes -= queue.drop_oldest();
+            self.dropped += 1;
+        }
+        if self.dropped > before {
+            queue.list_size(Sender::Stranger, &mut self.sizes);
+            self.settle(now, Sender::Stranger);
+        }
     }
 
     /// A sender is gone.
@@ -357,7 +380,7 @@ impl Queue {
             let fits = bucket.map(|bucket| bucket.bytes(RATE_BURST).max(STREAM_BYTES_WORK));
             return Some(Work::Stream(stream, fits.unwrap_or(bytes).min(bytes)));
         }
-        let arrival = self.waiting.pop_front()?;
+        let (_, arrival) = self.waiting.pop_front()?;
         self.bytes -= arrival.bytes();
         if let Some(bucket) = &mut self.bucket {
             bucket.charge(now, arrival.data.len());
@@ -368,7 +391,10 @@ impl Queue {
     /// Drops the oldest datagram; its bytes.
     fn drop_oldest(&mut self) -> usize {
         count_steps(1);
-        let bytes = self.waiting.pop_front().map_or(0, |oldest| oldest.bytes());
+        let bytes = self
+            .waiting
+            .pop_front()
+            .map_or(0, |(_, oldest)| oldest.bytes());
         self.bytes -= bytes;
         bytes
     }
@@ -426,6 +452,37 @@ mod tests {
             ecn: Ecn::NotEct,
             data,
         }
+    }
+
+    #[test]
+    fn what_strangers_sent_too_long_ago_is_dropped_and_what_sites_sent_is_not() {
+        let mut intake = Intake::default();
+        for (ms, number) in [(0, 0), (50, 1), (190, 2)] {
+            let now = NOW + Duration::from_millis(ms);
+            intake.push(
+                now,
+                share(Sender::Stranger, 1, None),
+                arrival(0, number, 100),
+            );
+            intake.push(
+                now,
+                share(Sender::Site(1), 1, None),
+                arrival(1, number, 100),
+            );
+        }
+        let late = NOW + Duration::from_millis(60) + STRANGER_PATIENCE;
+        let mut left: Vec<_> = std::iter::from_fn(|| match intake.next(late) {
+            Some(Work::Datagram(arrival)) => Some((arrival.data[0], arrival.data[4])),
+            _ => None,
+        })
+        .collect();
+        left.sort_unstable();
+        assert_eq!(left, [(0, 2), (1, 0), (1, 1), (1, 2)]);
+        assert!(intake.is_empty() && !intake.has_turns());
+        assert_eq!(intake.dropped(), 2);
+        // All of them may be too old.
+        intake.push(NOW, share(Sender::Stranger, 1, None), arrival(0, 0, 100));
+        assert!(intake.next(late).is_none() && intake.is_empty() && !intake.has_turns());
     }
 
     #[test]

@@ -367,6 +367,9 @@ impl<R: Role> Session<R> {
     pub fn handle_stream_data(&mut self, now: Instant, stream: StreamId, bytes: &[u8]) {
         let share = self.role.share(Some(LinkId::Tls(stream)));
         self.intake.charge(now, share.sender, bytes.len());
+        if let Sender::Site(_) = share.sender {
+            self.links.worked_for_sites(1 + stream_work(bytes.len()));
+        }
         self.work_left = self.work_left.saturating_sub(stream_work(bytes.len()));
         self.links.handle_stream_data(stream, bytes);
         self.link_events(now);

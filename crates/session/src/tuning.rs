@@ -14,6 +14,10 @@ pub(crate) const QUANTUM: u32 = 16;
 /// Work that a datagram of a stranger counts for, in datagrams of a site: most are handshakes, with signatures.
 /// More: sites suffer less from strangers, new sites wait longer beside strangers.
 pub(crate) const STRANGER_WORK: u32 = 16;
+/// For how long a datagram of a stranger waits. Shorter than the time after which a site repeats a first packet, 450 ms:
+/// else the hub answers attempts that are given up, and none succeeds while a thousand sites come back. Longer: fewer
+/// are dropped in a burst. Measured: `docs/decisions/hub.md`.
+pub(crate) const STRANGER_PATIENCE: Duration = Duration::from_millis(200);
 /// Bytes that may be read from a TCP connection in a turn of its sender, beside other senders. More: less work per
 /// byte, later turns of the others.
 pub(crate) const STREAM_BYTES: usize = 16 * 1024;

@@ -384,17 +384,20 @@ fn an_attempt_that_its_site_has_ended_does_not_answer_each_retry() {
 fn a_machine_without_rest_begins_few_handshakes_and_lets_a_site_in_beside_a_flood() {
     let one_socket = |_| SocketAddr::from(([203, 0, 113, 7], 5_000));
     let one_address = |number: u16| SocketAddr::from(([203, 0, 113, 7], number));
-    let some = Duration::from_millis(1);
-    for (name, rest, most, from) in [
+    let (none, some) = (Duration::ZERO, Duration::from_millis(1));
+    // Datagrams of sites in 10 ms. The flood is 20 first packets.
+    for (name, rest, of_sites, most, from) in [
         (
             "busy, one socket",
-            Duration::ZERO,
-            70,
+            none,
+            1_500,
+            80,
             one_socket as fn(u16) -> SocketAddr,
         ),
-        ("busy, many sockets", Duration::ZERO, 70, one_address),
-        ("at rest, one socket", some, 1_024, one_socket),
-        ("at rest, many sockets", some, 1_024, one_address),
+        ("busy, many sockets", none, 1_500, 80, one_address),
+        ("without sites, many sockets", none, 0, 800, one_address),
+        ("at rest, one socket", some, 1_500, 1_024, one_socket),
+        ("at rest, many sockets", some, 1_500, 1_024, one_address),
     ] {
         let mut world = world();
         world.hub.endpoint.rested(Duration::ZERO);
@@ -405,6 +408,7 @@ fn a_machine_without_rest_begins_few_handshakes_and_lets_a_site_in_beside_a_floo
                 number += 1;
                 stall(&mut world.hub.endpoint, now, number, from(number));
             }
+            world.hub.endpoint.worked_for_sites(of_sites);
             world.hub.endpoint.rested(rest);
             world.run(Duration::from_millis(10));
         };
@@ -437,6 +441,7 @@ fn a_handshake_that_is_begun_goes_on_while_others_of_its_socket_wait() {
     let now = Instant::from_millis(1);
     let mut hub = Endpoint::new(hub_config()).unwrap();
     hub.rested(Duration::ZERO);
+    hub.worked_for_sites(60_000);
     let from: SocketAddr = "203.0.113.9:1".parse().unwrap();
     let there: SocketAddr = "198.51.100.1:443".parse().unwrap();
     let socket = SocketId::default();
@@ -895,4 +900,54 @@ fn in_flight_is_zero_when_all_is_acknowledged() {
             0
         );
     }
+}
+
+/// When a client sends first packets within `until`, ms, if nobody answers; it hears a Retry at `retry`, ms.
+fn first_packets(options: ConnectOptions, retry: Option<u64>, until: u64) -> Vec<u64> {
+    let there: SocketAddr = "198.51.100.1:443".parse().unwrap();
+    let from: SocketAddr = "203.0.113.9:1".parse().unwrap();
+    let socket = SocketId::default();
+    let mut hub = Endpoint::new(hub_config()).unwrap();
+    flood(&mut hub, Instant::from_millis(0), 8, 2);
+    let mut site = Endpoint::new(config(1)).unwrap();
+    let key = identity(2).public_key();
+    let id = site
+        .connect_with(Instant::from_millis(0), there, key, options)
+        .unwrap();
+    let (mut packet, mut answer, mut sent) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = Vec::new();
+    for ms in 0..until {
+        let now = Instant::from_millis(ms);
+        site.handle_timeout(now);
+        while site.poll_transmit(now, id, &mut packet).is_some() {
+            sent.push(ms);
+            last.clone_from(&packet);
+        }
+        if retry == Some(ms) {
+            let bytes = BytesMut::from(&last[..]);
+            hub.handle_udp(now, socket, from, None, Ecn::NotEct, bytes);
+            assert!(
+                hub.poll_stateless(&mut answer).is_some(),
+                "{:?}",
+                hub.stats()
+            );
+            let bytes = BytesMut::from(&answer[..]);
+            site.handle_udp(now, socket, there, None, Ecn::NotEct, bytes);
+        }
+    }
+    sent
+}
+
+#[test]
+fn a_first_packet_is_repeated_once_each_time_less_and_less_often_and_anew_after_a_retry() {
+    let usual = first_packets(ConnectOptions::default(), None, 5_000);
+    assert_eq!(usual, [0, 450, 1_350, 3_150]);
+    let told = first_packets(ConnectOptions::default(), Some(1_400), 5_000);
+    assert_eq!(told, [0, 450, 1_350, 1_401, 1_851, 2_751, 4_551]);
+    let rtt = Some(core::time::Duration::from_millis(333));
+    let slow = ConnectOptions {
+        assumed_rtt: rtt,
+        ..ConnectOptions::default()
+    };
+    assert_eq!(first_packets(slow, None, 5_000), [0, 999, 2_997]);
 }

@@ -576,7 +576,12 @@ impl Iter {
         let ty = self.bytes.get::<FrameType>()?;
         self.last_ty = Some(ty);
         Ok(match ty {
-            FrameType::PADDING => Frame::Padding,
+            // A run of them at once: a first packet has a thousand
+            FrameType::PADDING => {
+                let run = self.bytes.iter().take_while(|byte| **byte == 0).count();
+                self.bytes.advance(run);
+                Frame::Padding
+            }
             FrameType::RESET_STREAM => Frame::ResetStream(ResetStream {
                 id: self.bytes.get()?,
                 error_code: self.bytes.get()?,

@@ -524,6 +524,12 @@ impl Links {
         self.endpoint.rested(rest);
     }
 
+    /// Bytes of sites came over TCP, as much work as so many datagrams.
+    pub(crate) fn worked_for_sites(&mut self, datagrams: usize) {
+        self.endpoint
+            .worked_for_sites(u32::try_from(datagrams).unwrap_or(u32::MAX));
+    }
+
     /// When [`Self::handle_timeout`] is wanted.
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
         let streams = self.streams_due();

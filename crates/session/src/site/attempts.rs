@@ -9,9 +9,9 @@
 //! attempt: on a long path a younger one could not be done sooner.
 
 use super::tuning::{
-    ANSWER_SLACK, ANSWERS_LATE, ATTEMPT_INTERVAL, ATTEMPT_INTERVAL_MAX, ATTEMPT_JITTER,
-    ATTEMPT_LIFETIME, ATTEMPTS_MAX, ATTEMPTS_QUICK, FALLBACK_AFTER, RECONNECT_AFTER,
-    RETURN_INTERVAL,
+    ANSWER_SLACK, ANSWERS_LATE, ASSUMED_RTT_SLOW, ATTEMPT_INTERVAL, ATTEMPT_INTERVAL_MAX,
+    ATTEMPT_JITTER, ATTEMPT_LIFETIME, ATTEMPTS_MAX, ATTEMPTS_QUICK, ATTEMPTS_SLOW_MAX,
+    FALLBACK_AFTER, RECONNECT_AFTER, RETURN_INTERVAL,
 };
 use std::net::SocketAddr;
 
@@ -54,7 +54,7 @@ impl Site {
         let mut outranked = false;
         path.attempts.retain(|attempt| {
             let wanted = silent || on_tls || outdated;
-            let keep = now.since(attempt.started) < ATTEMPT_LIFETIME && wanted;
+            let keep = now.since(attempt.counts_from()) < ATTEMPT_LIFETIME && wanted;
             if !keep {
                 outranked |= attempt.connected;
                 links.close(now, attempt.link, "not needed any more");
@@ -155,7 +155,13 @@ impl Site {
             return;
         };
         let quic = || path.attempts.iter().enumerate().filter(|(_, a)| !a.tls);
-        if quic().count() >= ATTEMPTS_MAX {
+        let slow = path.tries > ATTEMPTS_QUICK;
+        let most = if slow {
+            ATTEMPTS_SLOW_MAX
+        } else {
+            ATTEMPTS_MAX
+        };
+        if quic().count() >= most {
             // The oldest stays, and so do those that wait for the hub's welcome: on a path with a
             // long round trip nothing younger can be done sooner.
             let replaced = quic().skip(1).find(|(_, a)| !a.connected);
@@ -173,6 +179,7 @@ impl Site {
             also,
             marked_for,
             group: self.keys.group(own),
+            assumed_rtt: slow.then_some(ASSUMED_RTT_SLOW),
         };
         let started = links.connect_quic(now, remote, key, options);
         match started {
@@ -372,6 +379,16 @@ impl Attempt {
         }
     }
 
+    /// Its age counts from here: one that the hub has answered goes on, however old it was then, and so does one that
+    /// is connected.
+    fn counts_from(&self) -> Instant {
+        match self.answered {
+            Some((_, last)) if self.connected => last,
+            Some((first, _)) => first,
+            None => self.started,
+        }
+    }
+
     /// Whether the hub has answered, and the next answer is not late yet.
     fn is_answered(&self, now: Instant) -> bool {
         self.answered.is_some_and(|(first, last)| {
@@ -406,6 +423,23 @@ mod tests {
         assert!(!attempt.is_answered(at(2_100)), "nothing new has come");
         attempt.note_received(at(2_200), 1_300);
         assert!(attempt.is_answered(at(3_400)), "600 ms stay the measure");
+    }
+
+    #[test]
+    fn an_attempt_is_as_old_as_the_first_answer_or_the_connection() {
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let link = LinkId::Tls(StreamId(0));
+        let mut attempt = Attempt::new(link, PublicKey::from_bytes([0; 32]), 1, at(100), false);
+        assert_eq!(attempt.counts_from(), at(100));
+        attempt.note_received(at(3_000), 1_200);
+        attempt.note_received(at(4_000), 2_400);
+        assert_eq!(
+            attempt.counts_from(),
+            at(3_000),
+            "further answers count for nothing"
+        );
+        attempt.note_connected(at(5_000));
+        assert_eq!(attempt.counts_from(), at(5_000));
     }
 
     #[test]

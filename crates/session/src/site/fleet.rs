@@ -453,6 +453,7 @@ impl Site {
             also: None,
             marked_for: None,
             group: group.map(|(_, group)| group),
+            assumed_rtt: None,
         };
         match links.connect_quic(now, remote, key, options) {
             Ok(link) => {

@@ -23,11 +23,17 @@ pub(super) const ATTEMPT_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// By how much an interval may be longer or shorter by chance, share: sites that lost the hub
 /// together do not come back together. More: the same.
 pub(super) const ATTEMPT_JITTER: f64 = 0.25;
-/// An attempt that has not succeeded by then is given up. Longer than any round trip with a
-/// repetition.
+/// An attempt that has not succeeded by then is given up. The time begins anew when the hub first answers, and when the
+/// connection is up. Longer than any round trip with a repetition.
 pub(super) const ATTEMPT_LIFETIME: Duration = Duration::from_secs(4);
 /// QUIC attempts of one path under way at once. More: the same bytes, more state.
 pub(super) const ATTEMPTS_MAX: usize = 4;
+/// After [`ATTEMPTS_QUICK`] of them. More: a hub that starts again meets as many first packets more, of which one for each
+/// path is of use. Measured: `docs/decisions/hub.md`.
+pub(super) const ATTEMPTS_SLOW_MAX: usize = 2;
+/// The round trip that these assume, so that they repeat their first packet after 1 s, which is when the next attempt
+/// begins. Longer: a hub that starts again meets fewer first packets, later returns where one is lost.
+pub(super) const ASSUMED_RTT_SLOW: std::time::Duration = std::time::Duration::from_millis(333);
 /// While the hub answers an attempt, no younger one is begun. The next answer is late after this many
 /// times the time of the first one. More: fewer handshakes that nobody needs, later new attempts on
 /// links that lose packets. Measured: `docs/decisions/hub.md`.

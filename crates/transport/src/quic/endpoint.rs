@@ -153,7 +153,13 @@ impl Endpoint {
             ));
         }
         let state = Arc::new(PathState::new(self.config.base));
-        let transport = setup::transport(&self.config, options.congestion, mtu_max, state.clone());
+        let transport = setup::transport(
+            &self.config,
+            options.congestion,
+            mtu_max,
+            options.assumed_rtt,
+            state.clone(),
+        );
         self.attempts += 1;
         let client = setup::client(&self.config, peer_key, &options, transport, self.attempts)?;
         let (handle, conn) = self
@@ -229,6 +235,7 @@ impl Endpoint {
         // Handshake packets that come late or twice are ignored and do not count as garbage.
         let handshake = data.first().is_some_and(|first| first & LONG_HEADER != 0);
         if handshake && self.is_unwelcome(now, &remote, &data) {
+            self.waiting.worked_for_stranger();
             return None;
         }
         let mut answer = Vec::new();
@@ -245,6 +252,7 @@ impl Endpoint {
                 None
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
+                self.waiting.worked_for_stranger();
                 self.accept(now, socket, incoming, at_work)
             }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
@@ -254,6 +262,8 @@ impl Endpoint {
                     generation: slot.generation,
                 };
                 *at_work = AtWork::Known(id);
+                self.waiting
+                    .worked_for_sites(u32::from(slot.phase == Phase::Up));
                 slot.conn.handle_event(event);
                 if self.process(id) {
                     return Some(id);
@@ -280,7 +290,8 @@ impl Endpoint {
         let Some(clear) = clear.filter(|_| !self.inner.knows_initial(data)) else {
             return false;
         };
-        if enough {
+        // A Retry for whom there is no room makes work for both ends, and the token comes back to a full queue.
+        if enough || !clear.may_answer_retry() && !self.waiting.has_room_for(*remote) {
             self.stats.handshakes_refused += 1;
             return true;
         }
@@ -303,6 +314,12 @@ impl Endpoint {
     /// lets the others wait for their turn; whoever never calls this method begins all at once.
     pub fn rested(&mut self, rest: Duration) {
         self.waiting.rested(rest);
+    }
+
+    /// Pieces of about a datagram came from sites, or went to them, that are not of this endpoint: the machine has as much
+    /// less time for handshakes.
+    pub fn worked_for_sites(&mut self, datagrams: u32) {
+        self.waiting.worked_for_sites(datagrams);
     }
 
     /// A first packet: answers it, lets it wait, or begins the handshake.
@@ -397,6 +414,7 @@ impl Endpoint {
             &self.config,
             self.config.congestion,
             self.config.mtu_max,
+            None,
             state.clone(),
         );
         server.transport_config(Arc::new(transport));
@@ -500,6 +518,13 @@ impl Endpoint {
         let slot = self.slot_mut(id)?;
         if let Some(transmit) = slot.poll_transmit(at, segments_max, buf) {
             let (socket, dscp) = (slot.socket, slot.dscp);
+            if slot.phase == Phase::Up {
+                let segments = transmit
+                    .segment_size
+                    .map_or(1, |size| transmit.size.div_ceil(size));
+                let segments = u32::try_from(segments).unwrap_or(u32::MAX);
+                self.waiting.worked_for_sites(segments);
+            }
             return Some(convert(&transmit, socket, dscp));
         }
         slot.note_block(|at| from_std(base, at));

@@ -134,13 +134,18 @@ impl<'a> Clear<'a> {
         self.version != VERSION || self.first & PACKET_TYPE == INITIAL
     }
 
-    /// Whether it can come from a site of the hub with these marks: it has a mark, or a token for an identifier that
-    /// the hub gave out in a Retry. The token is not checked here.
+    /// Whether it can come from a site of the hub with these marks: it has a mark, or it may answer a Retry.
     pub(super) fn may_know(&self, marks: &[Marks]) -> bool {
-        let token = self.rest.first().is_some_and(|length| *length != 0);
-        let answers_retry = token && self.destination.len() == CONNECTION_ID_BYTES;
         self.version == VERSION
-            && (answers_retry || marks.iter().any(|marks| marks.has_mark(self.destination)))
+            && (self.may_answer_retry()
+                || marks.iter().any(|marks| marks.has_mark(self.destination)))
+    }
+
+    /// Whether it has a token for an identifier as long as those that a hub gives out in a Retry. The token is not
+    /// checked here.
+    pub(super) fn may_answer_retry(&self) -> bool {
+        let token = self.rest.first().is_some_and(|length| *length != 0);
+        token && self.destination.len() == CONNECTION_ID_BYTES
     }
 }
 

@@ -86,6 +86,8 @@ pub struct ConnectOptions {
     pub marked_for: Option<PublicKey>,
     /// The group that the peer has named, below [`GROUPS`]; `None` is that of both keys.
     pub group: Option<u8>,
+    /// The round trip that is assumed until one is measured. The first packet is repeated after three times as long.
+    pub assumed_rtt: Option<core::time::Duration>,
 }
 
 /// Names a UDP socket of the caller; the endpoint only remembers which connection uses which.

@@ -234,6 +234,7 @@ pub(super) fn transport(
     config: &EndpointConfig,
     congestion: CongestionControl,
     mtu_max: u16,
+    assumed_rtt: Option<std::time::Duration>,
     state: Arc<PathState>,
 ) -> TransportConfig {
     let mut discovery = MtuDiscoveryConfig::default();
@@ -252,7 +253,7 @@ pub(super) fn transport(
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .max_idle_timeout(IdleTimeout::try_from(config.idle_timeout).ok())
         .keep_alive_interval(config.keep_alive)
-        .initial_rtt(INITIAL_RTT)
+        .initial_rtt(assumed_rtt.unwrap_or(INITIAL_RTT))
         .packet_threshold(PACKET_THRESHOLD)
         .time_threshold(TIME_THRESHOLD)
         .mtu_discovery_config(Some(discovery))

@@ -35,9 +35,19 @@ pub(super) const CONNECTION_ID_BYTES: usize = 6;
 /// Resets are limited to one per this time. Shorter: lost connections are found sooner, reset
 /// tokens are collected faster.
 pub(super) const RESET_INTERVAL: std::time::Duration = std::time::Duration::from_millis(2);
-/// A machine that does not rest begins one handshake in this time. A handshake takes 0.3 to 0.5 ms of a processor.
-/// Shorter: sites that come back join a busy hub sooner, strangers cost its sites more.
+/// A machine that does not rest, and that is busy with its sites alone, begins one handshake in this time. A handshake
+/// takes 0.3 to 0.5 ms of a processor. Shorter: sites that come back join a busy hub sooner, strangers cost its sites
+/// more.
 pub(super) const BUSY_HANDSHAKE_INTERVAL: Duration = Duration::from_millis(20);
+/// The same while no site has anything to say, as after a restart. Measured: `docs/decisions/hub.md`. Longer: sites come
+/// back later. Shorter than a handshake: nothing more.
+pub(super) const HANDSHAKE_INTERVAL_MIN: Duration = Duration::from_micros(500);
+/// Work for a stranger's packet, in datagrams of sites: a key is derived for most of them. More: sites that come back join
+/// a busy hub sooner, a flood gets more handshakes.
+pub(super) const STRANGER_WORK: u32 = 4;
+/// So many datagrams of sites are remembered for the interval: those of about half a second of a busy hub. More: a hub
+/// whose sites fall silent begins more handshakes later.
+pub(super) const WORK_REMEMBERED: u32 = 1 << 16;
 /// How often time counts in which the machine rests. More: a hub that starts again has its sites sooner; short rests of
 /// a busy hub cost its sites more, as a handshake is longer than such a rest.
 pub(super) const REST_WORTH: u32 = 100;

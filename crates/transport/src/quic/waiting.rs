@@ -1,7 +1,8 @@
 //! Handshakes that wait to be begun, so that strangers do not keep a busy machine from its connections.
 //!
-//! A first packet costs its sender almost nothing and this side a handshake. So each handshake takes an interval,
-//! and time in which the machine rested counts many times: a machine that has time begins as many handshakes as it
+//! A first packet costs its sender almost nothing and this side a handshake. So each handshake takes an interval. The
+//! interval shrinks with the part of the work that is done for sites: right after a restart there is none to protect. And
+//! time in which the machine rested counts many times: a machine that has time begins as many handshakes as it
 //! can, and a busy one only a few. Which comes first is fair: that of a socket with the fewest others waiting when
 //! it came, then that of a source with the fewest, then that of a network with the fewest, then the oldest. A flood
 //! from one socket waits behind all others, also behind those that share its address; one from many sockets of an
@@ -18,8 +19,8 @@ use rustc_hash::FxHashMap;
 
 use super::handshakes::{LEVELS, Source};
 use super::tuning::{
-    BUSY_HANDSHAKE_INTERVAL, HANDSHAKES_IN_A_ROW, REST_MIN, REST_WORTH, WAITING_MAX,
-    WAITING_OF_SOCKET_MAX, WAITING_TIME_MAX,
+    BUSY_HANDSHAKE_INTERVAL, HANDSHAKE_INTERVAL_MIN, HANDSHAKES_IN_A_ROW, REST_MIN, REST_WORTH,
+    STRANGER_WORK, WAITING_MAX, WAITING_OF_SOCKET_MAX, WAITING_TIME_MAX, WORK_REMEMBERED,
 };
 
 /// How many of the same socket, and of the same networks, waited before, and the order of arrival.
@@ -49,6 +50,9 @@ pub(super) struct Waiting<T> {
     /// When the next one may be begun if the machine does not rest meanwhile. Nobody waits while nobody says when
     /// the machine rests.
     turn: Option<Instant>,
+    /// Datagrams of sites lately, and work for strangers in the same unit.
+    for_sites: u32,
+    for_strangers: u32,
 }
 
 impl<T> Default for Waiting<T> {
@@ -60,6 +64,8 @@ impl<T> Default for Waiting<T> {
             of_network: FxHashMap::default(),
             next: 0,
             turn: None,
+            for_sites: 0,
+            for_strangers: 0,
         }
     }
 }
@@ -76,6 +82,40 @@ impl<T> Waiting<T> {
         *turn = *turn - rest.saturating_mul(REST_WORTH);
     }
 
+    /// So many datagrams came from sites or went to them.
+    #[inline]
+    pub const fn worked_for_sites(&mut self, datagrams: u32) {
+        self.for_sites = self.for_sites.saturating_add(datagrams);
+        if self.for_sites > WORK_REMEMBERED {
+            self.forget_half();
+        }
+    }
+
+    /// A packet came that belongs to no connection.
+    pub const fn worked_for_stranger(&mut self) {
+        self.for_strangers = self.for_strangers.saturating_add(STRANGER_WORK);
+        if self.for_strangers > WORK_REMEMBERED {
+            self.forget_half();
+        }
+    }
+
+    const fn forget_half(&mut self) {
+        self.for_sites /= 2;
+        self.for_strangers /= 2;
+    }
+
+    /// How long a handshake takes of the time of a machine that does not rest.
+    fn interval(&self) -> Duration {
+        let all = self.for_sites + self.for_strangers;
+        if all == 0 {
+            return BUSY_HANDSHAKE_INTERVAL;
+        }
+        let share = f64::from(self.for_sites) / f64::from(all);
+        BUSY_HANDSHAKE_INTERVAL
+            .mul_f64(share)
+            .max(HANDSHAKE_INTERVAL_MIN)
+    }
+
     /// Whether one may be begun now.
     pub fn has_turn(&self, now: Instant) -> bool {
         self.turn.is_none_or(|turn| turn <= now)
@@ -83,10 +123,12 @@ impl<T> Waiting<T> {
 
     /// One is begun.
     pub fn begun(&mut self, now: Instant) {
+        let interval = self.interval();
         if let Some(turn) = &mut self.turn {
-            let earliest = now - BUSY_HANDSHAKE_INTERVAL * (HANDSHAKES_IN_A_ROW - 1);
-            *turn = (*turn).max(earliest) + BUSY_HANDSHAKE_INTERVAL;
+            let earliest = now - interval * (HANDSHAKES_IN_A_ROW - 1);
+            *turn = (*turn).max(earliest) + interval;
         }
+        self.forget_half();
     }
 
     /// When the next one may be begun if the machine rests from now on; `None` if none waits.
@@ -102,6 +144,22 @@ impl<T> Waiting<T> {
     pub fn has_enough_of(&self, from: &SocketAddr) -> bool {
         let waiting = self.of_socket.get(from);
         waiting.is_some_and(|count| *count >= WAITING_OF_SOCKET_MAX)
+    }
+
+    /// Whether one of this socket would wait, instead of being the last to be begun while too many wait.
+    pub fn has_room_for(&self, from: SocketAddr) -> bool {
+        if self.waiting.len() < WAITING_MAX {
+            return true;
+        }
+        let rank = Rank {
+            of_socket: self.of_socket.get(&from).copied().unwrap_or(0),
+            of_networks: networks(from)
+                .map(|network| self.of_network.get(&network).copied().unwrap_or(0)),
+            number: self.next,
+        };
+        self.waiting
+            .last_key_value()
+            .is_none_or(|(last, _)| rank < *last)
     }
 
     /// Lets one wait. Gives the one back that would be the last to be begun, if too many wait.
@@ -323,6 +381,60 @@ mod tests {
             }
             assert!((most - 10..=most).contains(&begun), "{begun} of {most}");
         }
+    }
+
+    #[test]
+    fn the_less_sites_have_to_say_the_more_handshakes_are_begun() {
+        // Datagrams of sites and packets of strangers for each handshake, and how many are begun in a second.
+        for (of_sites, of_strangers, least, most) in [
+            (3_000, 0, 50, 58),
+            (3_000, 60, 50, 66),
+            (300, 75, 95, 110),
+            (1, 20, 1_900, 2_010),
+        ] {
+            let mut waiting = Waiting::<()>::default();
+            waiting.rested(Duration::ZERO);
+            // Silent for a minute, and busy before.
+            waiting.worked_for_sites(50_000);
+            let mut begun = 0;
+            for step in 0..40_000 {
+                let now = NOW + Duration::from_micros(50) * step;
+                if waiting.has_turn(now) {
+                    waiting.worked_for_sites(of_sites);
+                    (0..of_strangers).for_each(|_| waiting.worked_for_stranger());
+                    waiting.begun(now);
+                    // The first second is for what was before.
+                    begun += u32::from(step >= 20_000);
+                }
+            }
+            assert!(
+                (least..=most).contains(&begun),
+                "{of_sites}, {of_strangers}: {begun}"
+            );
+        }
+    }
+
+    #[test]
+    fn there_is_room_for_exactly_those_that_would_stay() {
+        let mut waiting = Waiting::default();
+        let from = |number: u16| match number % 7 {
+            0..4 => at(1, number % 50),
+            4 => at(2, number % 3),
+            5 => SocketAddr::new(Ipv6Addr::from_bits(u128::from(number) << 80).into(), 1),
+            _ => at((number % 200) as u8, 5),
+        };
+        let (mut kept, mut gone) = (0, 0);
+        for number in 0..3_000 {
+            let from = from(number);
+            let room = waiting.has_room_for(from);
+            let stays = waiting.push(NOW, from, number) != Some(number);
+            assert_eq!(room, stays, "{number}");
+            (kept, gone) = (kept + u32::from(stays), gone + u32::from(!stays));
+            if number % 5 == 0 {
+                waiting.pop();
+            }
+        }
+        assert!(kept > 500 && gone > 500, "{kept}, {gone}");
     }
 
     #[test]

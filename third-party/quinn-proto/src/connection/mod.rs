@@ -1707,6 +1707,8 @@ impl Connection {
                 debug_assert!(!self.peer_completed_address_validation());
                 1
             }
+            // A first packet, padded to 1,200 bytes: RFC 9002 section 6.2.4 asks for one probe
+            _ if space == SpaceId::Initial => 1,
             // Conventional loss probe
             _ => 2,
         };
@@ -2547,6 +2549,8 @@ impl Connection {
                 };
 
                 self.discard_space(now, SpaceId::Initial); // Make sure we clean up after any retransmitted Initials
+                // RFC 9002 section 6.3: a Retry resets loss recovery
+                self.pto_count = 0;
                 self.spaces[SpaceId::Initial] = PacketSpace {
                     crypto: Some(self.crypto.initial_keys(&rem_cid, self.side.side())),
                     next_packet_number: self.spaces[SpaceId::Initial].next_packet_number,
