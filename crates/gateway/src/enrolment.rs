@@ -307,7 +307,10 @@ fn addresses(place: &Place, patience: Duration) -> anyhow::Result<Vec<SocketAddr
         Vec::new()
     };
     let endpoints = place.endpoints.iter();
-    let look_ups = endpoints.map(|endpoint| resolve_each(slice::from_ref(endpoint), &servers));
+    let look_ups = endpoints.cloned().map(|endpoint| {
+        let servers = servers.clone();
+        async move { resolve_each(slice::from_ref(&endpoint), &servers).await }
+    });
     let (mut places, mut failures) = (Vec::new(), Vec::new());
     for (endpoint, found) in place.endpoints.iter().zip(within(patience, look_ups)?) {
         let late = || {
@@ -334,20 +337,22 @@ fn addresses(place: &Place, patience: Duration) -> anyhow::Result<Vec<SocketAddr
     Ok(addresses)
 }
 
-/// What look-ups of names give, one after the other, for so long at most in all. Each name and each name server has a bound
-/// of its own, and there may be many. What needs no time is there, whatever came before.
-fn within<T>(
+/// What look-ups of names give, side by side, for so long at most. Each name and each name server has a bound of its own,
+/// and there may be many.
+fn within<T: 'static>(
     patience: Duration,
-    look_ups: impl Iterator<Item = impl Future<Output = T>>,
+    look_ups: impl Iterator<Item = impl Future<Output = T> + 'static>,
 ) -> anyhow::Result<Vec<Option<T>>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let found = runtime.block_on(async {
+    let found = tokio::task::LocalSet::new().block_on(&runtime, async {
         let end = tokio::time::Instant::now() + patience;
+        let tasks: Vec<_> = look_ups.map(tokio::task::spawn_local).collect();
         let mut found = Vec::new();
-        for look_up in look_ups {
-            found.push(tokio::time::timeout_at(end, look_up).await.ok());
+        for task in tasks {
+            let result = tokio::time::timeout_at(end, task).await;
+            found.push(result.ok().and_then(Result::ok));
         }
         found
     });

@@ -11,16 +11,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::BytesMut;
-use ropewalk_transport::SocketId;
+use ropewalk_transport::{SocketId, begins_connection};
 use ropewalk_types::{Ecn, Instant, count_steps};
 use rustc_hash::FxHashMap;
 
 use crate::io::StreamId;
 use crate::rate::Bucket;
 use crate::tuning::{
-    INTAKE_BYTES, INTAKE_ITEM_BYTES, QUANTUM, RATE_BURST, RATE_BYTES_MAX, RATE_BYTES_MIN,
-    RATE_DELAY, STRANGER_PATIENCE, STRANGER_WORK, STREAM_BYTES, STREAM_BYTES_ALONE,
-    STREAM_BYTES_WORK,
+    FIRST_PACKET_PATIENCE, INTAKE_BYTES, INTAKE_ITEM_BYTES, QUANTUM, RATE_BURST, RATE_BYTES_MAX,
+    RATE_BYTES_MIN, RATE_DELAY, STRANGER_WORK, STREAM_BYTES, STREAM_BYTES_ALONE, STREAM_BYTES_WORK,
 };
 
 /// A datagram and where it came from, as [`Session::handle_udp`](crate::Session::handle_udp) takes them.
@@ -107,7 +106,7 @@ pub(crate) struct Intake {
     /// The queues by the logarithm of their bytes for their weight, which rarely changes.
     sizes: BTreeSet<(u32, Sender)>,
     bytes: usize,
-    /// Datagrams dropped because all together had too many waiting, or because those of strangers were too old.
+    /// Datagrams dropped because all together had too many waiting, or because first packets were too old.
     dropped: u64,
     /// Datagrams dropped because their sender sends more than its rate.
     over_rate: u64,
@@ -124,7 +123,8 @@ impl Intake {
         !self.turns.is_empty()
     }
 
-    /// Datagrams dropped because more came than could be worked off, each of a sender that had many waiting.
+    /// Datagrams dropped because more came than could be worked off, each of a sender that had many waiting, and first
+    /// packets that were too old.
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -327,17 +327,15 @@ impl Intake {
         Some(next)
     }
 
-    /// Drops what strangers sent too long ago: they have repeated it, or do not want an answer any more.
+    /// Drops first packets that came too long ago. Their senders repeat them, or have given the attempt up.
     fn forget_stale(&mut self, now: Instant) {
         let Some(queue) = self.queues.get_mut(&Sender::Stranger) else {
             return;
         };
         let before = self.dropped;
-        while queue
-            .waiting
-            .front()
-            .is_some_and(|(since, _)| now.since(*since) > STRANGER_PATIENCE)
-        {
+        while queue.waiting.front().is_some_and(|(since, arrival)| {
+            now.since(*since) > FIRST_PACKET_PATIENCE && begins_connection(&arrival.data)
+        }) {
             self.bytes -= queue.drop_oldest();
             self.dropped += 1;
         }
@@ -455,23 +453,27 @@ mod tests {
     }
 
     #[test]
-    fn what_strangers_sent_too_long_ago_is_dropped_and_what_sites_sent_is_not() {
+    fn first_packets_of_too_long_ago_are_dropped_and_nothing_else() {
         let mut intake = Intake::default();
+        // An Initial packet of version 1 with an identifier of 16 bytes, as that of an attempt.
+        let first = |number: u8| {
+            let mut packet = arrival(0, number.into(), 100);
+            packet.data[..6].copy_from_slice(&[0xc0, 0, 0, 0, 1, 16]);
+            packet.data[99] = number;
+            packet
+        };
+        let (stranger, site) = (
+            share(Sender::Stranger, 1, None),
+            share(Sender::Site(1), 1, None),
+        );
         for (ms, number) in [(0, 0), (50, 1), (190, 2)] {
             let now = NOW + Duration::from_millis(ms);
-            intake.push(
-                now,
-                share(Sender::Stranger, 1, None),
-                arrival(0, number, 100),
-            );
-            intake.push(
-                now,
-                share(Sender::Site(1), 1, None),
-                arrival(1, number, 100),
-            );
+            intake.push(now, stranger, first(number));
+            intake.push(now, site, arrival(1, number.into(), 100));
         }
-        let late = NOW + Duration::from_millis(60) + STRANGER_PATIENCE;
+        let late = NOW + Duration::from_millis(60) + FIRST_PACKET_PATIENCE;
         let mut left: Vec<_> = std::iter::from_fn(|| match intake.next(late) {
+            Some(Work::Datagram(arrival)) if arrival.data[0] == 0xc0 => Some((0, arrival.data[99])),
             Some(Work::Datagram(arrival)) => Some((arrival.data[0], arrival.data[4])),
             _ => None,
         })
@@ -481,8 +483,19 @@ mod tests {
         assert!(intake.is_empty() && !intake.has_turns());
         assert_eq!(intake.dropped(), 2);
         // All of them may be too old.
-        intake.push(NOW, share(Sender::Stranger, 1, None), arrival(0, 0, 100));
+        intake.push(NOW, share(Sender::Stranger, 1, None), first(0));
         assert!(intake.next(late).is_none() && intake.is_empty() && !intake.has_turns());
+        // What goes on with a handshake is not.
+        for known in [
+            [0xc0, 0, 0, 0, 1, 6],
+            [0xe0, 0, 0, 0, 1, 16],
+            [0x40, 0, 0, 0, 1, 16],
+        ] {
+            let mut packet = first(0);
+            packet.data[..6].copy_from_slice(&known);
+            intake.push(NOW, share(Sender::Stranger, 1, None), packet);
+            assert!(intake.next(late).is_some(), "{known:?}");
+        }
     }
 
     #[test]

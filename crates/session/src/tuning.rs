@@ -1,7 +1,7 @@
 //! Every constant of a peer; hub, site and links have tables of their own.
 //!
 //! Each comment says what the constant is, its unit, and what a larger value buys and costs. None
-//! of them was measured by itself.
+//! of them was measured by itself, unless the comment says so.
 
 use ropewalk_types::Duration;
 
@@ -14,10 +14,9 @@ pub(crate) const QUANTUM: u32 = 16;
 /// Work that a datagram of a stranger counts for, in datagrams of a site: most are handshakes, with signatures.
 /// More: sites suffer less from strangers, new sites wait longer beside strangers.
 pub(crate) const STRANGER_WORK: u32 = 16;
-/// For how long a datagram of a stranger waits. Shorter than the time after which a site repeats a first packet, 450 ms:
-/// else the hub answers attempts that are given up, and none succeeds while a thousand sites come back. Longer: fewer
-/// are dropped in a burst. Measured: `docs/decisions/hub.md`.
-pub(crate) const STRANGER_PATIENCE: Duration = Duration::from_millis(200);
+/// For how long a first packet waits for its turn. Sites repeat theirs after 450 ms or 1 s, and begin a further attempt
+/// after 250 ms or 1 s. Longer: fewer are dropped in a burst, more answers to attempts that are given up.
+pub(crate) const FIRST_PACKET_PATIENCE: Duration = Duration::from_millis(200);
 /// Bytes that may be read from a TCP connection in a turn of its sender, beside other senders. More: less work per
 /// byte, later turns of the others.
 pub(crate) const STREAM_BYTES: usize = 16 * 1024;

@@ -819,8 +819,8 @@ fn five_hundred_sites_are_back_soon_over_a_long_round_trip_too() {
     }
     world.run(8 * SECOND);
     assert_eq!(up_at_hub(&world), 1_000);
-    // Three attempts of each path begin before its first answer can have come. Each repeats its first
-    // packet, so there are about 10,000, and nearly 50,000 if attempts went on beside an answered one.
+    // Three attempts of each path begin before its first answer can have come, and repeat their first packet. Nearly
+    // 50,000 come if attempts go on beside an answered one.
     let retries = world.hub().session.status().drops["retries_sent"];
     assert!(retries < 15_000, "{retries} first packets of 1,000 paths");
 }

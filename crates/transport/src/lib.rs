@@ -18,6 +18,6 @@ pub use error::{CloseReason, ParseKeyError, SendError, TransportError};
 pub use keys::{Identity, KeyCheck, PROOF_BYTES, Proof, PublicKey};
 pub use quic::{
     ConnectOptions, ConnectionCounters, ConnectionId, Endpoint, EndpointConfig, EndpointStats,
-    Event, GROUPS, Slice, SocketId, Source, Transmit, gives_way, group_of,
+    Event, GROUPS, Slice, SocketId, Source, Transmit, begins_connection, gives_way, group_of,
 };
 pub use ropewalk_types::Ecn;

@@ -395,7 +395,7 @@ fn a_machine_without_rest_begins_few_handshakes_and_lets_a_site_in_beside_a_floo
             one_socket as fn(u16) -> SocketAddr,
         ),
         ("busy, many sockets", none, 1_500, 80, one_address),
-        ("without sites, many sockets", none, 0, 800, one_address),
+        ("without sites, many sockets", none, 0, 1_024, one_address),
         ("at rest, one socket", some, 1_500, 1_024, one_socket),
         ("at rest, many sockets", some, 1_500, 1_024, one_address),
     ] {
@@ -950,4 +950,27 @@ fn a_first_packet_is_repeated_once_each_time_less_and_less_often_and_anew_after_
         ..ConnectOptions::default()
     };
     assert_eq!(first_packets(slow, None, 5_000), [0, 999, 2_997]);
+}
+
+#[test]
+fn a_first_packet_gets_no_retry_while_others_of_its_network_take_all_the_room() {
+    let now = Instant::from_millis(1);
+    let mut hub = Endpoint::new(hub_config()).unwrap();
+    hub.rested(Duration::ZERO);
+    hub.worked_for_sites(60_000);
+    let host = |network: u8, host: u16| SocketAddr::from(([203, network, 113, 7], host));
+    // All the room there is, and what is begun before.
+    (1..=120).for_each(|number| stall(&mut hub, now, number, host(0, number)));
+    let full = hub.stats();
+    assert!(full.handshakes_refused > 0, "{full:?}");
+    stall(&mut hub, now, 121, host(0, 121));
+    let stats = hub.stats();
+    assert_eq!(stats.retries_sent, full.retries_sent, "the same network");
+    assert_eq!(stats.handshakes_refused, full.handshakes_refused + 1);
+    stall(&mut hub, now, 122, host(9, 1));
+    assert_eq!(
+        hub.stats().retries_sent,
+        full.retries_sent + 1,
+        "another network"
+    );
 }

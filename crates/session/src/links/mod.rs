@@ -524,7 +524,7 @@ impl Links {
         self.endpoint.rested(rest);
     }
 
-    /// Bytes of sites came over TCP, as much work as so many datagrams.
+    /// Bytes came from sites or went to them over TCP, as much work as so many datagrams.
     pub(crate) fn worked_for_sites(&mut self, datagrams: usize) {
         self.endpoint
             .worked_for_sites(u32::try_from(datagrams).unwrap_or(u32::MAX));

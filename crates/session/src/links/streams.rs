@@ -12,6 +12,7 @@ use super::stream::Stream;
 use super::tuning::{ACCEPT_HANDSHAKE, HANDSHAKE, STREAMS_MAX};
 use super::{LinkEvent, LinkId, Links};
 use crate::io::{Request, Sockets, StreamId};
+use crate::tuning::STREAM_BYTES_WORK;
 
 /// A connection over TCP whose peer another worker of the hub serves, without its socket.
 #[derive(Debug)]
@@ -296,7 +297,9 @@ impl Links {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
+        let before = stream.sent_bytes;
         let result = stream.write(id, sockets);
+        let written = stream.sent_bytes - before;
         if stream.has_ended() {
             // Best effort: a full socket loses the goodbye, the peer notices the close.
             self.streams.remove(&id);
@@ -304,6 +307,7 @@ impl Links {
         } else if let Err(reason) = result {
             self.fail(id, reason);
         }
+        self.worked_for_sites(written as usize / STREAM_BYTES_WORK);
     }
 
     /// Ends a link whose stream failed. What the TLS layer still has to say, such as an alert,

@@ -11,7 +11,7 @@ use crate::command::Uplink;
 use crate::links::{LinkId, Links, any_address};
 
 /// A connection on its way to carrying a path.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) link: LinkId,
     /// The key of this site with which it was made.
@@ -22,7 +22,8 @@ pub(super) struct Attempt {
     pub(super) tls: bool,
     /// Bytes that came in.
     pub(super) received: u64,
-    /// When the first and the last of them came before the connection was up, as far as somebody looked.
+    /// When the first and the last of them came before the connection was up, as far as somebody looked. Once the connection
+    /// is up the last one is that moment.
     pub(super) answered: Option<(Instant, Instant)>,
 }
 

@@ -235,7 +235,6 @@ impl Endpoint {
         // Handshake packets that come late or twice are ignored and do not count as garbage.
         let handshake = data.first().is_some_and(|first| first & LONG_HEADER != 0);
         if handshake && self.is_unwelcome(now, &remote, &data) {
-            self.waiting.worked_for_stranger();
             return None;
         }
         let mut answer = Vec::new();
@@ -252,7 +251,7 @@ impl Endpoint {
                 None
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
-                self.waiting.worked_for_stranger();
+                self.waiting.worked_for_first_packet();
                 self.accept(now, socket, incoming, at_work)
             }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
@@ -290,14 +289,18 @@ impl Endpoint {
         let Some(clear) = clear.filter(|_| !self.inner.knows_initial(data)) else {
             return false;
         };
-        // A Retry for whom there is no room makes work for both ends, and the token comes back to a full queue.
-        if enough || !clear.may_answer_retry() && !self.waiting.has_room_for(*remote) {
+        if enough {
             self.stats.handshakes_refused += 1;
             return true;
         }
-        let stranger = !clear.may_know(&self.marks);
-        self.stats.strangers_ignored += u64::from(stranger);
-        stranger
+        if !clear.may_know(&self.marks) {
+            self.stats.strangers_ignored += 1;
+            return true;
+        }
+        // A Retry for whom there is no room makes work for both ends, and the token comes back to a full queue.
+        let refused = !clear.may_answer_retry() && !self.waiting.has_room_for(*remote);
+        self.stats.handshakes_refused += u64::from(refused);
+        refused
     }
 
     /// Whether addresses must be proved first, and strangers get no answer.
@@ -316,8 +319,7 @@ impl Endpoint {
         self.waiting.rested(rest);
     }
 
-    /// Pieces of about a datagram came from sites, or went to them, that are not of this endpoint: the machine has as much
-    /// less time for handshakes.
+    /// The machine worked for sites beside this endpoint, as much as for so many datagrams: it has less time for handshakes.
     pub fn worked_for_sites(&mut self, datagrams: u32) {
         self.waiting.worked_for_sites(datagrams);
     }

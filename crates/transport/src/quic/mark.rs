@@ -134,6 +134,13 @@ impl<'a> Clear<'a> {
         self.version != VERSION || self.first & PACKET_TYPE == INITIAL
     }
 
+    /// Whether it begins a connection, or repeats that, and no Retry was answered by it.
+    fn is_first(&self) -> bool {
+        self.version == VERSION
+            && self.first & PACKET_TYPE == INITIAL
+            && self.destination.len() != CONNECTION_ID_BYTES
+    }
+
     /// Whether it can come from a site of the hub with these marks: it has a mark, or it may answer a Retry.
     pub(super) fn may_know(&self, marks: &[Marks]) -> bool {
         self.version == VERSION
@@ -147,6 +154,13 @@ impl<'a> Clear<'a> {
         let token = self.rest.first().is_some_and(|length| *length != 0);
         token && self.destination.len() == CONNECTION_ID_BYTES
     }
+}
+
+/// Whether a UDP datagram is the first one of a connection to a hub, or repeats that: one whose sender has heard nothing
+/// of the hub yet.
+#[must_use]
+pub fn begins_connection(datagram: &[u8]) -> bool {
+    Clear::of(datagram).is_some_and(|clear| clear.is_first())
 }
 
 /// An identifier behind its length, and what follows.

@@ -23,7 +23,7 @@ use crate::{CloseReason, CongestionControl, Identity, KeyCheck, PublicKey};
 pub(crate) use connection::{refused_here, refused_there};
 pub use endpoint::Endpoint;
 pub use handshakes::{Source, gives_way};
-pub use mark::{GROUPS, Slice, group_of};
+pub use mark::{GROUPS, Slice, begins_connection, group_of};
 pub(crate) use tuning::ACK_DELAY;
 
 /// How an endpoint behaves.

@@ -1,8 +1,8 @@
 //! Every constant of the QUIC connections that could be another.
 //!
 //! Each comment says what the constant is, its unit, and what a larger value buys and costs. The reasons are in
-//! `docs/decisions/transport.md`, and those of handshakes that wait in `docs/decisions/hub.md`. None of the constants
-//! was measured by itself.
+//! `docs/decisions/transport.md`, and those of handshakes that wait in `docs/decisions/hub.md`. A constant without the word
+//! "measured" was not measured by itself.
 
 use ropewalk_types::Duration;
 
@@ -42,11 +42,12 @@ pub(super) const BUSY_HANDSHAKE_INTERVAL: Duration = Duration::from_millis(20);
 /// The same while no site has anything to say, as after a restart. Measured: `docs/decisions/hub.md`. Longer: sites come
 /// back later. Shorter than a handshake: nothing more.
 pub(super) const HANDSHAKE_INTERVAL_MIN: Duration = Duration::from_micros(500);
-/// Work for a stranger's packet, in datagrams of sites: a key is derived for most of them. More: sites that come back join
+/// Work for a first packet that is looked into, in datagrams of sites: keys are derived for it. More: sites that come back join
 /// a busy hub sooner, a flood gets more handshakes.
-pub(super) const STRANGER_WORK: u32 = 4;
-/// So many datagrams of sites are remembered for the interval: those of about half a second of a busy hub. More: a hub
-/// whose sites fall silent begins more handshakes later.
+pub(super) const FIRST_PACKET_WORK: u32 = 4;
+/// Most datagrams of sites that are remembered for the interval, while no handshake begins: those of about half a second
+/// of a busy hub. With each handshake half of them are forgotten. More: a hub whose sites fall silent begins more
+/// handshakes later.
 pub(super) const WORK_REMEMBERED: u32 = 1 << 16;
 /// How often time counts in which the machine rests. More: a hub that starts again has its sites sooner; short rests of
 /// a busy hub cost its sites more, as a handshake is longer than such a rest.
@@ -58,8 +59,8 @@ pub(super) const HANDSHAKES_IN_A_ROW: u32 = 8;
 /// With this many of one socket waiting, further first packets from there are dropped unread. A site has a socket for
 /// each uplink. More: more of those that share a socket get in, a flood costs more work.
 pub(super) const WAITING_OF_SOCKET_MAX: u32 = 4;
-/// Handshakes that wait meanwhile; then the last in turn gives way. A busy machine begins a tenth more in
-/// [`WAITING_TIME_MAX`]. More: some wait in vain.
+/// Handshakes that wait meanwhile; then the last in turn gives way. A machine that is busy with its sites alone begins a
+/// tenth more in [`WAITING_TIME_MAX`]. More: some wait in vain.
 pub(super) const WAITING_MAX: usize = 90;
 /// And for how long. A site begins its next attempt earlier. Longer: old attempts take the turns of newer ones.
 pub(super) const WAITING_TIME_MAX: Duration = Duration::from_secs(2);

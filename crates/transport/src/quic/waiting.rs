@@ -19,8 +19,8 @@ use rustc_hash::FxHashMap;
 
 use super::handshakes::{LEVELS, Source};
 use super::tuning::{
-    BUSY_HANDSHAKE_INTERVAL, HANDSHAKE_INTERVAL_MIN, HANDSHAKES_IN_A_ROW, REST_MIN, REST_WORTH,
-    STRANGER_WORK, WAITING_MAX, WAITING_OF_SOCKET_MAX, WAITING_TIME_MAX, WORK_REMEMBERED,
+    BUSY_HANDSHAKE_INTERVAL, FIRST_PACKET_WORK, HANDSHAKE_INTERVAL_MIN, HANDSHAKES_IN_A_ROW,
+    REST_MIN, REST_WORTH, WAITING_MAX, WAITING_OF_SOCKET_MAX, WAITING_TIME_MAX, WORK_REMEMBERED,
 };
 
 /// How many of the same socket, and of the same networks, waited before, and the order of arrival.
@@ -52,7 +52,7 @@ pub(super) struct Waiting<T> {
     turn: Option<Instant>,
     /// Datagrams of sites lately, and work for strangers in the same unit.
     for_sites: u32,
-    for_strangers: u32,
+    for_others: u32,
 }
 
 impl<T> Default for Waiting<T> {
@@ -65,7 +65,7 @@ impl<T> Default for Waiting<T> {
             next: 0,
             turn: None,
             for_sites: 0,
-            for_strangers: 0,
+            for_others: 0,
         }
     }
 }
@@ -91,26 +91,25 @@ impl<T> Waiting<T> {
         }
     }
 
-    /// A packet came that belongs to no connection.
-    pub const fn worked_for_stranger(&mut self) {
-        self.for_strangers = self.for_strangers.saturating_add(STRANGER_WORK);
-        if self.for_strangers > WORK_REMEMBERED {
+    /// A first packet came that was looked into.
+    pub const fn worked_for_first_packet(&mut self) {
+        self.for_others = self.for_others.saturating_add(FIRST_PACKET_WORK);
+        if self.for_others > WORK_REMEMBERED {
             self.forget_half();
         }
     }
 
     const fn forget_half(&mut self) {
         self.for_sites /= 2;
-        self.for_strangers /= 2;
+        self.for_others /= 2;
     }
 
     /// How long a handshake takes of the time of a machine that does not rest.
     fn interval(&self) -> Duration {
-        let all = self.for_sites + self.for_strangers;
-        if all == 0 {
-            return BUSY_HANDSHAKE_INTERVAL;
+        if self.for_sites == 0 {
+            return HANDSHAKE_INTERVAL_MIN;
         }
-        let share = f64::from(self.for_sites) / f64::from(all);
+        let share = f64::from(self.for_sites) / f64::from(self.for_sites + self.for_others);
         BUSY_HANDSHAKE_INTERVAL
             .mul_f64(share)
             .max(HANDSHAKE_INTERVAL_MIN)
@@ -146,7 +145,8 @@ impl<T> Waiting<T> {
         waiting.is_some_and(|count| *count >= WAITING_OF_SOCKET_MAX)
     }
 
-    /// Whether one of this socket would wait, instead of being the last to be begun while too many wait.
+    /// Whether one of this socket would wait, or would give way only because it came later than others like it. Those may be
+    /// gone when it is back with a token.
     pub fn has_room_for(&self, from: SocketAddr) -> bool {
         if self.waiting.len() < WAITING_MAX {
             return true;
@@ -155,11 +155,10 @@ impl<T> Waiting<T> {
             of_socket: self.of_socket.get(&from).copied().unwrap_or(0),
             of_networks: networks(from)
                 .map(|network| self.of_network.get(&network).copied().unwrap_or(0)),
-            number: self.next,
+            number: 0,
         };
-        self.waiting
-            .last_key_value()
-            .is_none_or(|(last, _)| rank < *last)
+        let last = self.waiting.last_key_value();
+        last.is_none_or(|(last, _)| rank <= *last)
     }
 
     /// Lets one wait. Gives the one back that would be the last to be begun, if too many wait.
@@ -333,6 +332,7 @@ mod tests {
         let (mut begun, mut overdue, mut refused) = (0, 0, 0);
         for step in 0..20_000_u32 {
             // 2,000 in a second, each from another port.
+            waiting.worked_for_sites(75);
             let now = NOW + Duration::from_micros(500) * step;
             while waiting.take_overdue(now).is_some() {
                 overdue += 1;
@@ -373,6 +373,7 @@ mod tests {
             // Looks each 50 µs, and rests for so many thousandths of a second.
             for step in 0..20_000 {
                 let now = NOW + Duration::from_micros(50) * step;
+                waiting.worked_for_sites(8);
                 waiting.rested(Duration::from_nanos(rests * 50));
                 if waiting.has_turn(now) {
                     begun += 1;
@@ -394,14 +395,14 @@ mod tests {
         ] {
             let mut waiting = Waiting::<()>::default();
             waiting.rested(Duration::ZERO);
-            // Silent for a minute, and busy before.
+            // Busy before.
             waiting.worked_for_sites(50_000);
             let mut begun = 0;
             for step in 0..40_000 {
                 let now = NOW + Duration::from_micros(50) * step;
                 if waiting.has_turn(now) {
                     waiting.worked_for_sites(of_sites);
-                    (0..of_strangers).for_each(|_| waiting.worked_for_stranger());
+                    (0..of_strangers).for_each(|_| waiting.worked_for_first_packet());
                     waiting.begun(now);
                     // The first second is for what was before.
                     begun += u32::from(step >= 20_000);
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_exactly_those_that_would_stay() {
+    fn there_is_room_for_all_that_would_stay() {
         let mut waiting = Waiting::default();
         let from = |number: u16| match number % 7 {
             0..4 => at(1, number % 50),
@@ -423,23 +424,40 @@ mod tests {
             5 => SocketAddr::new(Ipv6Addr::from_bits(u128::from(number) << 80).into(), 1),
             _ => at((number % 200) as u8, 5),
         };
-        let (mut kept, mut gone) = (0, 0);
+        let (mut kept, mut gone, mut refused) = (0, 0, 0);
         for number in 0..3_000 {
             let from = from(number);
             let room = waiting.has_room_for(from);
             let stays = waiting.push(NOW, from, number) != Some(number);
-            assert_eq!(room, stays, "{number}");
+            assert!(room || !stays, "{number}");
+            refused += u32::from(!room);
             (kept, gone) = (kept + u32::from(stays), gone + u32::from(!stays));
             if number % 5 == 0 {
                 waiting.pop();
             }
         }
         assert!(kept > 500 && gone > 500, "{kept}, {gone}");
+        assert!(refused * 2 > gone, "{refused} of {gone}");
+    }
+
+    #[test]
+    fn there_is_room_for_those_who_would_give_way_to_older_ones_alone() {
+        let mut waiting = Waiting::default();
+        let v4 =
+            |number: u32| SocketAddr::new(std::net::Ipv4Addr::from_bits(number << 16).into(), 1);
+        // Each from a network of its own.
+        for number in 0..=WAITING_MAX as u32 {
+            assert!(waiting.has_room_for(v4(number)), "{number}");
+            waiting.push(NOW, v4(number), number);
+        }
+        assert!(waiting.has_room_for(v4(1_000)));
+        assert!(!waiting.has_room_for(v4(1)), "a second one from there");
     }
 
     #[test]
     fn a_machine_without_other_work_is_asked_to_rest_for_a_part_of_the_interval() {
         let mut waiting = Waiting::default();
+        waiting.worked_for_sites(WORK_REMEMBERED);
         waiting.rested(Duration::ZERO);
         assert_eq!(waiting.due(NOW), None);
         waiting.push(NOW, at(1, 1), ());

@@ -2548,9 +2548,9 @@ impl Connection {
                     self.on_packet_acked(now, info);
                 };
 
-                self.discard_space(now, SpaceId::Initial); // Make sure we clean up after any retransmitted Initials
-                // RFC 9002 section 6.3: a Retry resets loss recovery
+                // RFC 9002 section 6.3: a Retry resets loss recovery, timers that run included
                 self.pto_count = 0;
+                self.discard_space(now, SpaceId::Initial); // Make sure we clean up after any retransmitted Initials
                 self.spaces[SpaceId::Initial] = PacketSpace {
                     crypto: Some(self.crypto.initial_keys(&rem_cid, self.side.side())),
                     next_packet_number: self.spaces[SpaceId::Initial].next_packet_number,
