@@ -39,8 +39,8 @@
 use std::fmt;
 
 use anyhow::Context;
-use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::{DecodeError, Engine};
 use ipnet::IpNet;
 use ropewalk_crypto::digest::{SHA256, digest};
 use ropewalk_crypto::hkdf;
@@ -287,9 +287,12 @@ impl Token {
         if encoded.len() > CHARS_MAX {
             return Err(TokenError::Damaged("too long"));
         }
-        let bytes = URL_SAFE_NO_PAD
-            .decode(encoded)
-            .map_err(|_| TokenError::Damaged("a character that does not belong there"))?;
+        let bytes = URL_SAFE_NO_PAD.decode(encoded).map_err(|error| {
+            TokenError::Damaged(match error {
+                DecodeError::InvalidByte(..) => "a character that does not belong there",
+                _ => "its end is missing",
+            })
+        })?;
         let bytes = Zeroizing::new(bytes);
         let (body, checksum) = bytes
             .split_last_chunk::<CHECKSUM_BYTES>()

@@ -244,8 +244,9 @@ impl Sites {
             }
             if !replace {
                 bail!(
-                    "there is a site {name} already; use --replace to give it a new key (its \
-                     present one stops working), or choose another name"
+                    "there is a site {name} already; to change what it may do, edit its entry in the \
+                     list of sites, then run `ropewalk invite --reload`; --replace gives it a new key (its \
+                     present one stops working)"
                 );
             }
             site.take(credential);

@@ -78,6 +78,15 @@ impl Hub {
 
     fn prepare(&self, path: &Path) -> anyhow::Result<HubConfig> {
         if !path.exists() {
+            let site = path.with_file_name("site.toml");
+            if !self.init && site.exists() {
+                return Err(WrongUsage(format!(
+                    "this machine is a site ({}) and no hub; run `ropewalk up` for the site, or `ropewalk hub --init` \
+                     to make a hub of this machine as well",
+                    site.display()
+                ))
+                .into());
+            }
             let text = template::hub(&new_hub(&self.public)?);
             files::create_parent(path)?;
             files::write_atomically(path, text.as_bytes(), files::CONFIGURATION, false)
@@ -85,7 +94,7 @@ impl Hub {
             output::note(&format!("wrote {}", path.display()));
         } else if !self.public.is_empty() {
             output::note(&format!(
-                "{} exists: --public has no effect",
+                "{} exists: --public has no effect; change `public` in [listen] there",
                 path.display()
             ));
         } else if self.init {

@@ -127,8 +127,8 @@ impl Join {
         let next = next(running(path, former_key), &option, global.config.is_none());
         output::note(&format!(
             "this machine is site {} of the hub at {}; wrote {} and its key\n\
-             its kill switch is on: once up, nothing leaves this machine but through the tunnel, until \
-             `ropewalk down{option}`; kill_switch = false in [network] turns this off\n\
+             `ropewalk up{option}` sets its kill switch: from then on nothing leaves this machine but through \
+             the tunnel, until `ropewalk down{option}`; kill_switch = false in [network] turns this off\n\
              next: {next}",
             token.name,
             endpoint,
@@ -296,6 +296,10 @@ pub(super) fn read_token(given: Option<&str>) -> anyhow::Result<Token> {
             }
         },
     };
+    if text.trim().is_empty() {
+        let why = "there is no token: nothing was read; did the command before the pipe fail?";
+        return Err(WrongUsage(why.to_owned()).into());
+    }
     Token::decode(&text).map_err(wrong)
 }
 
