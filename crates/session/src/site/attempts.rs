@@ -392,7 +392,8 @@ impl Attempt {
     /// Whether the hub has answered, and the next answer is not late yet.
     fn is_answered(&self, now: Instant) -> bool {
         self.answered.is_some_and(|(first, last)| {
-            let usual = first.since(self.started) + ANSWER_SLACK;
+            // An attempt may have begun long before the hub was there.
+            let usual = (first.since(self.started) + ANSWER_SLACK).min(ATTEMPT_INTERVAL_MAX);
             now.since(last) < usual.mul_f64(ANSWERS_LATE)
         })
     }
@@ -421,6 +422,14 @@ mod tests {
         assert!(!attempt.is_answered(at(2_000)), "twice 600 ms and a little");
         attempt.note_received(at(2_100), 1_200);
         assert!(!attempt.is_answered(at(2_100)), "nothing new has come");
+        let mut old = attempt.clone();
+        (old.received, old.answered) = (0, None);
+        old.note_received(at(3_000), 1_200);
+        assert!(
+            old.is_answered(at(4_900)),
+            "it began before the hub was there"
+        );
+        assert!(!old.is_answered(at(5_100)));
         attempt.note_received(at(2_200), 1_300);
         assert!(attempt.is_answered(at(3_400)), "600 ms stay the measure");
     }
