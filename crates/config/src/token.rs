@@ -290,7 +290,9 @@ impl Token {
         let bytes = URL_SAFE_NO_PAD.decode(encoded).map_err(|error| {
             TokenError::Damaged(match error {
                 DecodeError::InvalidByte(..) => "a character that does not belong there",
-                _ => "its end is missing",
+                DecodeError::InvalidLength(_)
+                | DecodeError::InvalidLastSymbol { .. }
+                | DecodeError::InvalidPadding => "its end is missing",
             })
         })?;
         let bytes = Zeroizing::new(bytes);
