@@ -292,7 +292,7 @@ impl Token {
                 DecodeError::InvalidByte(..) => "a character that does not belong there",
                 DecodeError::InvalidLength(_)
                 | DecodeError::InvalidLastSymbol { .. }
-                | DecodeError::InvalidPadding => "its end is missing",
+                | DecodeError::InvalidPadding => "its end is missing or wrong",
             })
         })?;
         let bytes = Zeroizing::new(bytes);
@@ -463,6 +463,26 @@ fn take_text<'a>(rest: &mut &'a [u8]) -> Result<&'a str, TokenError> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_token_whose_end_is_missing_is_told_from_one_with_a_strange_character() {
+        let damaged = |text: &str| match Token::decode(text) {
+            Err(TokenError::Damaged(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        let whole = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode([0x5a; 60]));
+        // One more than a multiple of four cannot be, nor can two more that have bits to spare.
+        assert_eq!(
+            damaged(&whole[..PREFIX.len() + 41]),
+            "its end is missing or wrong"
+        );
+        assert_eq!(
+            damaged(&whole[..PREFIX.len() + 42]),
+            "its end is missing or wrong"
+        );
+        let strange = format!("{}!{}", &whole[..30], &whole[31..]);
+        assert_eq!(damaged(&strange), "a character that does not belong there");
+    }
 
     fn token(with_secret: bool) -> Token {
         Token {

@@ -307,9 +307,13 @@ impl Intake {
             self.unlist(sender);
             self.list(now, sender);
         }
-        self.forget_stale(now);
-        count_steps(1);
-        let (_, &sender) = self.turns.first_key_value()?;
+        let sender = loop {
+            count_steps(1);
+            let (_, &sender) = self.turns.first_key_value()?;
+            if sender != Sender::Stranger || !self.forget_stale(now) {
+                break sender;
+            }
+        };
         let alone = self.turns.len() == 1;
         let queue = self.queues.get_mut(&sender)?;
         let next = queue.next(now, alone)?;
@@ -328,9 +332,10 @@ impl Intake {
     }
 
     /// Drops first packets that came too long ago. Their senders repeat them, or have given the attempt up.
-    fn forget_stale(&mut self, now: Instant) {
+    /// Whether there were any: then others may have their turn.
+    fn forget_stale(&mut self, now: Instant) -> bool {
         let Some(queue) = self.queues.get_mut(&Sender::Stranger) else {
-            return;
+            return false;
         };
         let before = self.dropped;
         while queue.waiting.front().is_some_and(|(since, arrival)| {
@@ -339,10 +344,12 @@ impl Intake {
             self.bytes -= queue.drop_oldest();
             self.dropped += 1;
         }
-        if self.dropped > before {
+        let any = self.dropped > before;
+        if any {
             queue.list_size(Sender::Stranger, &mut self.sizes);
             self.settle(now, Sender::Stranger);
         }
+        any
     }
 
     /// A sender is gone.

@@ -1,7 +1,7 @@
 //! Every constant of a peer; hub, site and links have tables of their own.
 //!
 //! Each comment says what the constant is, its unit, and what a larger value buys and costs. None
-//! of them was measured by itself, unless the comment says so.
+//! of them was measured by itself.
 
 use ropewalk_types::Duration;
 

@@ -61,6 +61,9 @@ impl Hub {
             ))
             .into());
         }
+        if !self.init {
+            is_no_site(path, Path::new(config::SITE_CONFIG))?;
+        }
         if !self.init && !restarts::wait("hub", path)? {
             return Ok(());
         }
@@ -78,15 +81,6 @@ impl Hub {
 
     fn prepare(&self, path: &Path) -> anyhow::Result<HubConfig> {
         if !path.exists() {
-            let site = path.with_file_name("site.toml");
-            if !self.init && site.exists() {
-                return Err(WrongUsage(format!(
-                    "this machine is a site ({}) and no hub; run `ropewalk up` for the site, or `ropewalk hub --init` \
-                     to make a hub of this machine as well",
-                    site.display()
-                ))
-                .into());
-            }
             let text = template::hub(&new_hub(&self.public)?);
             files::create_parent(path)?;
             files::write_atomically(path, text.as_bytes(), files::CONFIGURATION, false)
@@ -111,6 +105,18 @@ impl Hub {
         }
         Ok(config)
     }
+}
+
+/// A machine that is a site becomes a hub only when somebody says so.
+fn is_no_site(hub: &Path, site: &Path) -> Result<(), WrongUsage> {
+    if hub.exists() || !site.exists() {
+        return Ok(());
+    }
+    Err(WrongUsage(format!(
+        "this machine is a site ({}) and no hub; run `ropewalk up` for the site, or `ropewalk hub --init` to make a hub \
+         of this machine as well",
+        site.display()
+    )))
 }
 
 /// A configuration that fits this machine.
@@ -188,6 +194,18 @@ fn unique_local_pool(random: &mut Random) -> IpNet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_site_becomes_a_hub_only_when_somebody_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let [hub, site] = ["hub.toml", "site.toml"].map(|name| directory.path().join(name));
+        assert!(is_no_site(&hub, &site).is_ok(), "neither is there");
+        std::fs::write(&site, "").unwrap();
+        let refused = is_no_site(&hub, &site).unwrap_err().to_string();
+        assert!(refused.contains("ropewalk hub --init"), "{refused}");
+        std::fs::write(&hub, "").unwrap();
+        assert!(is_no_site(&hub, &site).is_ok(), "it is both");
+    }
 
     #[test]
     fn new_pools_are_private_and_overlap_nothing() {

@@ -127,8 +127,9 @@ impl Join {
         let next = next(running(path, former_key), &option, global.config.is_none());
         output::note(&format!(
             "this machine is site {} of the hub at {}; wrote {} and its key\n\
-             `ropewalk up{option}` sets its kill switch: from then on nothing leaves this machine but through \
-             the tunnel, until `ropewalk down{option}`; kill_switch = false in [network] turns this off\n\
+             `ropewalk up{option}` sets the kill switch: then nothing leaves this machine beside the tunnel, until \
+             `ropewalk down{option}`\n\
+             to do without the kill switch, write kill_switch = false in [network]\n\
              next: {next}",
             token.name,
             endpoint,
@@ -667,6 +668,17 @@ mod tests {
         let text = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
         let kept = ["site.key.bak", "site.key.bak2", "site.key.bak3"].map(text);
         assert_eq!(kept, ["first", "second", "third"]);
+    }
+
+    #[test]
+    fn who_gives_nothing_is_told_that_nothing_was_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        for text in ["", " \n"] {
+            std::fs::write(&file, text).unwrap();
+            let error = read_token(file.to_str()).unwrap_err();
+            assert!(error.is::<WrongUsage>() && error.to_string().contains("nothing was read"));
+        }
     }
 
     #[test]
