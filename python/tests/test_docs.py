@@ -118,6 +118,9 @@ def word(shown: str) -> str:
     """A pattern of what may stand in the place of a word."""
     if re.fullmatch(r"[kMG]?B", shown):
         return "[kMG]?B"
+    if shown == "days":
+        # Until a month ends, it may be less.
+        return "(?:days|h|min|s)"
     if re.fullmatch(r"(eth|wlan|wwan|ropewalk|ropehub|IPv)\d", shown):
         return re.escape(shown)
     # A figure that is not known yet is a dash.
