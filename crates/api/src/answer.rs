@@ -38,6 +38,9 @@ pub struct Changed {
 pub struct KeyChange {
     /// The public key that the gateway will have, or has now.
     pub key: String,
+    /// Sites of a hub whose invitations ended with its former key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uninvited: Vec<String>,
 }
 
 /// Answer to `POST /v1/reload` and `POST /v1/sites/reload`.

@@ -1254,6 +1254,30 @@ mod tests {
     }
 
     #[test]
+    fn only_invitations_that_are_open_end_with_the_key_of_their_hub() {
+        let directory = tempfile::tempdir().unwrap();
+        let (hub, mut sites) = invited(directory.path());
+        let early = at("2026-01-31T11:00:00Z");
+        for (seed, name, ends) in [(101, "van", "12:00:00"), (102, "farm", "10:00:00")] {
+            let ends = at(&format!("2026-01-31T{ends}Z"));
+            let invitation = Credential::Invitation(Invitation::new(key(seed), ends));
+            sites.add(&hub, name, invitation, Terms::default()).unwrap();
+        }
+        sites
+            .enrol(&key(0), &key(101), key(1), false, early)
+            .unwrap();
+        let before = sites.clone();
+        assert_eq!(sites.end_invitations(early), ["boat"]);
+        let refused = sites.enrol(&key(0), &key(100), key(2), false, early);
+        assert_eq!(refused.unwrap_err(), Refusal::Ended(early));
+        for name in ["van", "farm"] {
+            let of = |sites: &Sites| sites.all().iter().find(|site| site.name == name).cloned();
+            assert_eq!(of(&sites), of(&before));
+        }
+        assert!(sites.end_invitations(early).is_empty());
+    }
+
+    #[test]
     fn who_is_late_or_comes_with_another_key_is_refused_in_words() {
         let directory = tempfile::tempdir().unwrap();
         let (hub, mut sites) = invited(directory.path());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, ValueHint};
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use ropewalk_api::Reloaded;
@@ -115,7 +115,7 @@ pub struct Invite {
     #[arg(long, requires = "list", conflicts_with_all = INVITING)]
     json: bool,
     /// Remove a site; it is disconnected at once
-    #[arg(long, value_name = "NAME", conflicts_with_all = INVITING, conflicts_with = "list")]
+    #[arg(long, value_name = "NAME", value_hint = ValueHint::Other, conflicts_with_all = INVITING, conflicts_with = "list")]
     revoke: Option<String>,
     /// Let the running hub read the sites file after an edit by hand
     #[arg(long, conflicts_with_all = INVITING, conflicts_with_all = ["list", "revoke"])]
@@ -133,11 +133,11 @@ impl Invite {
             .as_deref()
             .unwrap_or_else(|| config::inviting_path());
         if !path.exists() {
-            bail!(
+            bail!(WrongUsage(format!(
                 "{} is missing: this machine is no hub yet; run `ropewalk hub --init` first, or \
                  `ropewalk relay --join` for a relay",
                 path.display()
-            );
+            )));
         }
         let hub = config::load_inviting(path).context("the configuration is not usable")?;
         let socket = global.socket.as_deref().unwrap_or(&hub.common.socket);
@@ -241,15 +241,22 @@ impl Invite {
         let relay = self.relay;
         let wanted = self.prepare(hub, &hub_key)?;
         let name = wanted.name;
-        let (site, unknown) = Sites::edit(hub, |sites| {
+        let (site, unknown, disabled) = Sites::edit(hub, |sites| {
+            let disabled = sites
+                .all()
+                .iter()
+                .any(|site| site.name == name && !site.enabled);
             let terms = Terms {
                 relay,
                 ..wanted.terms
             };
             let site = sites.add(hub, &name, wanted.credential, terms)?;
             let unknown = unknown_sites(&site, sites);
-            Ok((site, unknown))
+            Ok((site, unknown, disabled))
         })?;
+        if disabled {
+            output::note(&format!("site {name} was disabled, and is not any more"));
+        }
         describe(hub, &site, &wanted.endpoints);
         warn_of_unknown(hub, &name, unknown);
         let told = tell_running_hub(global, hub);
@@ -275,16 +282,20 @@ impl Invite {
         let hub_key = key_file::load(&hub.common.key_file)?.public_key();
         let endpoints = endpoints_of(hub, self.endpoint)?;
         if hub.is_relay() && name == config::relay::NEXT_HUB {
-            bail!("{name} is what a relay calls its next hub; choose another name for the site");
+            bail!(WrongUsage(format!(
+                "{name} is what a relay calls its next hub; choose another name for the site"
+            )));
         }
         if self.public_key == Some(hub_key) {
-            bail!("this is the hub's own key; make one on the site with `ropewalk key generate`");
+            let wrong =
+                "this is the hub's own key; make one on the site with `ropewalk key generate`";
+            bail!(WrongUsage(wrong.to_owned()));
         }
         if let Some(file) = self.output.as_deref().filter(|file| file.exists()) {
-            bail!(
+            bail!(WrongUsage(format!(
                 "{} exists and is not overwritten; name another file, or remove it",
                 file.display()
-            );
+            )));
         }
         if !self.allow.is_empty() && !hub.forward {
             return Err(WrongUsage(

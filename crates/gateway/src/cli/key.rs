@@ -28,26 +28,29 @@ const EXAMPLES: &str = "Examples:
 
 The private key is never shown.";
 
-const ROTATE: &str = "On a site: makes a new key and asks the hub to take it. The site makes new connections with the new
-key, and the hub then ends the old key. Traffic goes on. If the site does not run now,
-this begins at its next start.
+const ROTATE: &str = "On a site: makes a new key and asks the hub to take it. The site makes new
+connections with the new key, and the hub then ends the old key. Traffic goes
+on. If the site does not run now, this begins at its next start.
 
-On a hub: makes the next key and tells it to all connected sites, and to others when they connect.
-`--status` says which sites know it. `--switch` makes it the key of the hub: connections live on, and
-new ones have the new key. A site that does not know the new key by then cannot connect any more,
-until somebody writes the new key into [hub] of its site.toml and restarts it. Tokens that nobody
-has used by then are of no use any more.
+On a hub: makes the next key and tells it to all connected sites, and to others
+when they connect. `--status` says which sites know it. `--switch` makes it the
+key of the hub: connections live on, and new ones have the new key. A site that
+does not know the new key by then cannot connect any more, until somebody writes
+the new key into [hub] of its site.toml and restarts it. Tokens that nobody has
+used by then end, and `ropewalk invite --list` says so.
 
 Examples:
-  ropewalk key rotate                 begin, and on a site wait until it is done
-  ropewalk key rotate --status        how far it is
-  ropewalk key rotate --switch        on a hub: the next key from now on
-  ropewalk key rotate --by-hand       replace the key file only: the peer must be told by hand, with
-                                      `ropewalk invite NAME --replace --public-key KEY` on the hub of a
-                                      site; the former key is kept as FILE.former
+  ropewalk key rotate            begin, and on a site wait until it is done
+  ropewalk key rotate --status   how far it is
+  ropewalk key rotate --switch   on a hub: the next key from now on
+  ropewalk key rotate --by-hand  replace the key file only: the peer must be told
+                                 by hand, with `ropewalk invite NAME --replace
+                                 --public-key KEY` on the hub of a site; the
+                                 former key is kept as FILE.former
 
-If the key was stolen: on a hub use `ropewalk invite NAME --replace` for the site, which ends the old key
-at once. A hub whose key was stolen needs a new one by hand, at the hub and at each site.";
+If the key was stolen: on a hub use `ropewalk invite NAME --replace` for the
+site, which ends the old key at once. A hub whose key was stolen needs a new one
+by hand, at the hub and at each site.";
 
 /// Show, make or change the key of this gateway
 #[derive(Debug, Args)]
@@ -246,16 +249,26 @@ impl Key {
             return before.print(rotate.json);
         }
         let (switch, force) = (rotate.switch, rotate.force);
-        let _: KeyChange = client.post("/v1/key", &KeyRequest { switch, force })?;
+        let change: KeyChange = client.post("/v1/key", &KeyRequest { switch, force })?;
         if is_hub {
             let done = if switch {
-                "the hub has its next key; new tokens have the key too, and unused ones are of no use any more"
+                "the hub has its next key"
             } else {
                 "the next key is made, and sites are told; see --status, and then use --switch"
             };
             output::note(done);
+            for name in &change.uninvited {
+                output::note(&format!(
+                    "the token of {name} was for the former key: make a new one with `ropewalk invite {name} --replace`"
+                ));
+            }
             return Report::of(client.status()?).print(rotate.json);
         }
+        output::note(&format!(
+            "the hub is asked to take the key {}; its answer may take {} s",
+            change.key,
+            PATIENCE.as_secs()
+        ));
         let report = wait(&client, &before.public_key)?;
         report.print(rotate.json)?;
         match report.state.as_str() {
@@ -271,11 +284,11 @@ impl Key {
                 let why = report.reason.unwrap_or_else(|| {
                     "a hub of an earlier version never answers: update the hub".to_owned()
                 });
-                bail!(NotRunning(format!(
+                bail!(
                     "the hub has not taken the new key within {} s; the site goes on trying, with its \
                      present key until then: see `ropewalk key rotate --status`. {why}",
                     PATIENCE.as_secs()
-                )))
+                )
             }
         }
     }

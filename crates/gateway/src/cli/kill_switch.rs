@@ -3,15 +3,18 @@
 
 use std::path::Path;
 
+use anyhow::bail;
 use clap::{Args, Subcommand};
+use serde_json::json;
 
 use super::down::Place;
 use super::{Global, output};
-use ropewalk_config as config;
+use ropewalk_config::{self as config, WrongUsage};
 use ropewalk_host::kill_switch::{self, KillSwitch, Plan, State};
 
 const EXAMPLES: &str = "Examples:
   ropewalk kill-switch           whether it is on, what it refused, and what is let through
+  ropewalk kill-switch --json    the same for programs
   ropewalk kill-switch restore   set it again as it was: for the unit that runs early at boot
   ropewalk down                  lift it
 
@@ -23,6 +26,9 @@ const EXAMPLES: &str = "Examples:
 pub struct KillSwitchArgs {
     #[command(subcommand)]
     action: Option<Action>,
+    /// Show it as one JSON object: `on`, `refused` packets, and `portal_s`, the seconds for which a portal is open
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -43,8 +49,16 @@ impl KillSwitchArgs {
             Action::Show => {
                 let place = Place::of_site(global, "kill-switch")?;
                 let state = kill_switch::state(&place.tun)?;
-                Ok(output::print(&format!("{}\n", words(state.as_ref())))?)
+                let text = if self.json {
+                    for_programs(state.as_ref()).to_string()
+                } else {
+                    words(state.as_ref())
+                };
+                Ok(output::print(&format!("{text}\n"))?)
             }
+            Action::Restore if self.json => bail!(WrongUsage(
+                "--json is for what is shown: `ropewalk kill-switch --json`".to_owned()
+            )),
             Action::Restore => {
                 let place = Place::find(global);
                 let plan = match kill_switch::read(&place.file()) {
@@ -78,6 +92,14 @@ fn plan_of_configuration(global: &Global, error: anyhow::Error) -> anyhow::Resul
         "{error:#}; setting the kill switch of the configuration instead"
     ));
     Ok(Plan::new(&site))
+}
+
+fn for_programs(state: Option<&State>) -> serde_json::Value {
+    json!({
+        "on": state.is_some(),
+        "refused": state.map_or(0, |state| state.refused),
+        "portal_s": state.and_then(|state| state.portal).map_or(0, |time| time.as_secs()),
+    })
 }
 
 /// The state of a kill switch, in a line.
@@ -126,5 +148,9 @@ mod tests {
         let text = words(Some(&state));
         assert!(text.contains("7 packets refused"), "{text}");
         assert!(text.contains("open for 1 min 1 s more"), "{text}");
+        let shown = for_programs(Some(&state)).to_string();
+        assert_eq!(shown, r#"{"on":true,"portal_s":61,"refused":7}"#);
+        let off = for_programs(None).to_string();
+        assert_eq!(off, r#"{"on":false,"portal_s":0,"refused":0}"#);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
-use ropewalk_api::{Done, LEAVING_SECONDS_MAX, PathRequest, PathUse};
+use clap::{Args, Subcommand, ValueHint};
+use ropewalk_api::{Done, LEAVING_SECONDS_MAX, PathRequest, PathUse, Status};
+use serde_json::json;
 
 use super::output;
 use super::{Global, status};
@@ -11,6 +12,7 @@ use crate::client::Client;
 
 const EXAMPLES: &str = "Examples:
   ropewalk path                    list the paths
+  ropewalk path list --json        the same for programs
   ropewalk path disable wlan0      stop using an uplink, until the next start
   ropewalk path enable wlan0
   ropewalk path leaving wlan0      it will end soon: move its traffic now, before it does
@@ -30,15 +32,21 @@ pub struct PathArgs {
 #[derive(Debug, Subcommand)]
 enum PathAction {
     /// List the paths
-    List,
+    List {
+        /// One JSON array: each tunnel with its `peer` and its `paths`, as `ropewalk status --json` has them
+        #[arg(long)]
+        json: bool,
+    },
     /// Use an uplink again
     Enable {
         /// Name of the uplink, as `ropewalk path` lists it
+        #[arg(value_hint = ValueHint::Other)]
         uplink: String,
     },
     /// Stop using an uplink
     Disable {
         /// Name of the uplink, as `ropewalk path` lists it
+        #[arg(value_hint = ValueHint::Other)]
         uplink: String,
     },
     /// Announce that an uplink will end soon: both ends move to others before it does. It is used
@@ -46,6 +54,7 @@ enum PathAction {
     /// `freeze` in the section `hold` says so, senders are stopped meanwhile
     Leaving {
         /// Name of the uplink, as `ropewalk path` lists it
+        #[arg(value_hint = ValueHint::Other)]
         uplink: String,
         /// Use it again after so many seconds, whatever has become of it
         #[arg(long = "for", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=i64::from(LEAVING_SECONDS_MAX)))]
@@ -54,6 +63,7 @@ enum PathAction {
     /// Take the announcement of an end back: the uplink is used again at once
     Returning {
         /// Name of the uplink, as `ropewalk path` lists it
+        #[arg(value_hint = ValueHint::Other)]
         uplink: String,
     },
 }
@@ -65,9 +75,16 @@ impl PathArgs {
     /// No gateway runs, or it has no such uplink.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
         let client = Client::find(global.config.as_deref(), global.socket.as_deref())?;
-        let (uplink, wanted, state) = match self.action.unwrap_or(PathAction::List) {
-            PathAction::List => {
-                return output::print(&status::paths(&client.status()?)).map_err(Into::into);
+        let (uplink, wanted, state) = match self.action.unwrap_or(PathAction::List { json: false })
+        {
+            PathAction::List { json } => {
+                let status = client.status()?;
+                let text = if json {
+                    for_programs(&status)?
+                } else {
+                    status::paths(&status)
+                };
+                return output::print(&text).map_err(Into::into);
             }
             PathAction::Enable { uplink } => (uplink, PathUse::Enabled, "in use again".to_owned()),
             PathAction::Disable { uplink } => {
@@ -90,6 +107,13 @@ impl PathArgs {
     }
 }
 
+fn for_programs(status: &Status) -> anyhow::Result<String> {
+    let tunnels = status.tunnels.iter();
+    let paths = tunnels.map(|tunnel| json!({ "peer": tunnel.peer, "paths": tunnel.paths }));
+    let text = serde_json::to_string_pretty(&paths.collect::<Vec<_>>())?;
+    Ok(format!("{text}\n"))
+}
+
 /// How long an uplink whose end was announced is left alone.
 fn left_until(seconds: Option<u32>) -> String {
     let longest = match seconds {
@@ -103,6 +127,27 @@ fn left_until(seconds: Option<u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_get_the_paths_of_each_tunnel() {
+        let path = ropewalk_api::PathStatus {
+            uplink: "wlan0".to_owned(),
+            ..Default::default()
+        };
+        let tunnel = ropewalk_api::TunnelStatus {
+            peer: "hub".to_owned(),
+            paths: vec![path],
+            ..Default::default()
+        };
+        let status = Status {
+            tunnels: vec![tunnel],
+            ..Status::default()
+        };
+        let shown: serde_json::Value =
+            serde_json::from_str(&for_programs(&status).unwrap()).unwrap();
+        assert_eq!(shown[0]["peer"], "hub");
+        assert_eq!(shown[0]["paths"][0]["uplink"], "wlan0");
+    }
 
     #[test]
     fn the_time_after_which_an_end_is_forgotten_is_told() {

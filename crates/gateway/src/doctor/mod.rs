@@ -105,15 +105,15 @@ pub fn run(path: &Path, named: bool) -> Vec<Check> {
     checks.push(left_overs(common, role, running));
     match &config {
         Config::Hub(hub) => checks.extend(role::hub(hub, running)),
-        Config::Site(site) => checks.extend(role::site(site)),
+        Config::Site(site) => checks.extend(role::site(site, running)),
         Config::Relay(relay) => {
             checks.push(key("key at the hub", &relay.site.common));
             checks.extend(role::hub(&relay.hub, running));
-            checks.extend(role::site(&relay.site));
+            checks.extend(role::site(&relay.site, running));
         }
         Config::Balance(balance) => checks.extend(role::balance(balance)),
     }
-    checks.push(gateway(common, role, running));
+    checks.push(gateway(path, common, role, running));
     if !named {
         checks.extend(left_overs_of_others(path));
     }
@@ -210,7 +210,7 @@ fn left_overs(common: &Common, role: &str, running: bool) -> Check {
     }
 }
 
-fn gateway(common: &Common, role: &str, running: bool) -> Check {
+fn gateway(path: &Path, common: &Common, role: &str, running: bool) -> Check {
     let name = "gateway";
     if !running {
         let command = config::command(role);
@@ -224,6 +224,11 @@ fn gateway(common: &Common, role: &str, running: bool) -> Check {
         Ok(status) => {
             let up = status.tunnels.iter().filter(|tunnel| tunnel.up).count();
             let found = format!("running, {up} of {} tunnels up", status.tunnels.len());
+            if let Some(file) = outdated_by(&status, path, &common.key_file) {
+                let found = format!("{found}; {} has changed since it started", file.display());
+                let remedy = format!("restart it: `systemctl restart ropewalk-{role}`");
+                return Check::warn(name, found, remedy);
+            }
             if up == 0 && role == "site" {
                 return without_tunnel(name, &status, found);
             }
@@ -235,6 +240,19 @@ fn gateway(common: &Common, role: &str, running: bool) -> Check {
             "run as root, or restart it",
         ),
     }
+}
+
+/// The file that says something else now than when the gateway read it: its configuration or its key.
+fn outdated_by<'a>(status: &Status, path: &'a Path, key: &'a Path) -> Option<&'a Path> {
+    // A gateway writes the key that it takes up.
+    let other_key = key_file::load(key)
+        .is_ok_and(|identity| identity.public_key().to_string() != status.public_key);
+    if other_key {
+        return Some(key);
+    }
+    let changed = path.metadata().and_then(|about| about.modified()).ok()?;
+    let age = changed.elapsed().ok()?;
+    (age.as_secs_f64() < status.uptime_s).then_some(path)
 }
 
 /// A site of which no tunnel is up, and what its paths say of that.
@@ -380,6 +398,24 @@ mod tests {
                 "see the lines about the hub above"
             );
         }
+    }
+
+    #[test]
+    fn files_that_a_gateway_has_not_read_yet_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, key] = ["site.toml", "site.key"].map(|name| directory.path().join(name));
+        std::fs::write(&file, "").unwrap();
+        let (identity, _) = key_file::load_or_create(&key).unwrap();
+        let mut status = Status {
+            public_key: identity.public_key().to_string(),
+            ..Status::default()
+        };
+        assert_eq!(outdated_by(&status, &file, &key), None, "it has just begun");
+        status.uptime_s = 3_600.0;
+        assert_eq!(outdated_by(&status, &file, &key), Some(&*file));
+        status.uptime_s = 0.0;
+        status.public_key = "another".to_owned();
+        assert_eq!(outdated_by(&status, &file, &key), Some(&*key));
     }
 
     #[test]

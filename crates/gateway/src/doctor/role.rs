@@ -26,7 +26,10 @@ const HEADERS_V6: usize = 48;
 
 /// Checks of a hub.
 pub fn hub(config: &HubConfig, running: bool) -> Vec<Check> {
-    let mut checks = vec![sites(config), pools(config), endpoint(config)];
+    let (known, reach) = sites(config);
+    let mut checks = vec![known];
+    checks.extend(reach);
+    checks.extend([pools(config), endpoint(config)]);
     if !running {
         checks.push(ports(config));
     }
@@ -36,7 +39,8 @@ pub fn hub(config: &HubConfig, running: bool) -> Vec<Check> {
     checks
 }
 
-fn sites(config: &HubConfig) -> Check {
+/// Checks of the list of sites, and of what they reach where there are any.
+fn sites(config: &HubConfig) -> (Check, Option<Check>) {
     let (sites, remedy) = if config.fleet.is_some() {
         let remedy = "look at `ropewalk fleet status`";
         (fleet::desk::sites_on_disk(config), remedy)
@@ -45,12 +49,53 @@ fn sites(config: &HubConfig) -> Check {
     };
     match sites {
         Ok(sites) if sites.all().is_empty() => {
-            Check::warn("sites", "none yet", "run `ropewalk invite NAME`")
+            let check = Check::warn("sites", "none yet", "run `ropewalk invite NAME`");
+            (check, None)
         }
-        Ok(sites) => allowed(config, &sites)
-            .unwrap_or_else(|| Check::ok("sites", format!("{} known", sites.all().len()))),
-        Err(error) => Check::fail("sites", format!("{error:#}"), remedy),
+        Ok(sites) => {
+            let known = allowed(config, &sites)
+                .unwrap_or_else(|| Check::ok("sites", format!("{} known", sites.all().len())));
+            (known, Some(Check::ok("sites reach", reach(config, &sites))))
+        }
+        Err(error) => (Check::fail("sites", format!("{error:#}"), remedy), None),
     }
+}
+
+/// Most sites with an `allow` of their own that are shown. `ropewalk invite --list` has all sites.
+const OWN_SHOWN_MAX: usize = 20;
+
+/// What sites reach, a line for all and one for each that has an `allow` of its own.
+fn reach(config: &HubConfig, sites: &Sites) -> String {
+    if config.onward.is_some() {
+        return "what the next hub lets this relay reach, but neither this relay nor each other"
+            .to_owned();
+    }
+    if !config.forward {
+        return "every address of this hub: `forward = false` sets no rules".to_owned();
+    }
+    let words = |allow: &[Allowed]| {
+        let list: Vec<_> = allow.iter().map(ToString::to_string).collect();
+        let also = if list.is_empty() {
+            "nothing else".to_owned()
+        } else {
+            list.join(", ")
+        };
+        format!("the internet, this hub's inner addresses, and {also}")
+    };
+    let mut text = words(&config.allow);
+    let own: Vec<_> = sites
+        .all()
+        .iter()
+        .filter_map(|site| Some((&site.name, site.allow.as_ref()?)))
+        .collect();
+    for (name, allow) in own.iter().take(OWN_SHOWN_MAX) {
+        text += &format!("\n{name}: {}", words(allow));
+    }
+    if own.len() > OWN_SHOWN_MAX {
+        let more = own.len() - OWN_SHOWN_MAX;
+        text += &format!("\n{more} more have an `allow` of their own");
+    }
+    text
 }
 
 /// A warning of `site:NAME` in an `allow` that no site has as its name; nobody can be reached by it.
@@ -195,8 +240,8 @@ fn dropping_chain() -> Option<String> {
 }
 
 /// Checks of a site.
-pub fn site(config: &SiteConfig) -> Vec<Check> {
-    let mut checks: Vec<Check> = kill_switch(config).into_iter().collect();
+pub fn site(config: &SiteConfig, running: bool) -> Vec<Check> {
+    let mut checks: Vec<Check> = kill_switch(config, running).into_iter().collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -232,7 +277,7 @@ pub fn site(config: &SiteConfig) -> Vec<Check> {
 }
 
 /// Check of what is refused beside the tunnel, where everything is to go through it.
-fn kill_switch(config: &SiteConfig) -> Option<Check> {
+fn kill_switch(config: &SiteConfig, running: bool) -> Option<Check> {
     if !config.kill_switch && !tunnels_everything(&config.routes) {
         return None;
     }
@@ -245,6 +290,14 @@ fn kill_switch(config: &SiteConfig) -> Option<Check> {
         }
     };
     Some(match (config.kill_switch, state) {
+        (_, Some(state)) if !running => Check::fail(
+            name,
+            format!(
+                "on, and no gateway runs: nothing leaves this machine; {} packets refused",
+                state.refused
+            ),
+            "start the site with `ropewalk up`, or lift the kill switch with `ropewalk down`",
+        ),
         (true, Some(state)) => Check::ok(
             name,
             format!(
@@ -472,6 +525,32 @@ mod tests {
             found.contains("site:office") && !found.contains("farm"),
             "{found}"
         );
+    }
+
+    #[test]
+    fn what_sites_reach_is_told_for_all_and_for_those_that_differ() {
+        let hub = |more: &str| {
+            let text = format!("[pool]\nipv4 = \"10.9.0.0/16\"\n{more}");
+            ropewalk_config::hub::parse(std::path::Path::new("hub.toml"), &text).unwrap()
+        };
+        let open = hub("[egress]\nallow = [\"10.1.0.0/16\"]\n");
+        let usual = "the internet, this hub's inner addresses, and";
+        let mut sites = Sites::default();
+        assert_eq!(reach(&hub(""), &sites), format!("{usual} nothing else"));
+        for (seed, name, allow) in [(1, "boat", vec![]), (2, "farm", vec!["site:boat"])] {
+            let terms = Terms {
+                allow: Some(allow.iter().map(|text| text.parse().unwrap()).collect()),
+                ..Terms::default()
+            };
+            let key = ropewalk_transport::Identity::from_seed([seed; 32]).unwrap();
+            sites.add(&open, name, key.public_key(), terms).unwrap();
+        }
+        assert_eq!(
+            reach(&open, &sites),
+            format!("{usual} 10.1.0.0/16\nboat: {usual} nothing else\nfarm: {usual} site:boat")
+        );
+        let closed = hub("[network]\nforward = false\n");
+        assert!(reach(&closed, &sites).starts_with("every address of this hub"));
     }
 
     #[test]

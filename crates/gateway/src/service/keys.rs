@@ -48,6 +48,7 @@ fn of_site(
         (commands.0)(Command::Key(KeyStep::Next(next)))?;
         Ok(KeyChange {
             key: key.to_string(),
+            uninvited: Vec::new(),
         })
     })
 }
@@ -70,11 +71,12 @@ pub(crate) fn next_of_site(key_file: &Path, hub: &HubKeys) -> anyhow::Result<Ide
     key_file::next_or_create(key_file, fits)
 }
 
-/// For a hub. `changed` is told the key that the hub has from then on.
+/// For a hub. `changed` is told the key that the hub has from then on, and names the sites whose invitations ended with
+/// the former one.
 pub(super) fn of_hub(
     key_file: PathBuf,
     commands: Commands,
-    changed: impl Fn(PublicKey) + Send + Sync + 'static,
+    changed: impl Fn(PublicKey) -> Vec<String> + Send + Sync + 'static,
 ) -> ChangeKey {
     Arc::new(move |request| {
         if !request.switch {
@@ -84,6 +86,7 @@ pub(super) fn of_hub(
             (commands.0)(Command::Key(KeyStep::Next(next)))?;
             return Ok(KeyChange {
                 key: key.to_string(),
+                uninvited: Vec::new(),
             });
         }
         let next = key_file::load_next(&key_file)?
@@ -93,10 +96,11 @@ pub(super) fn of_hub(
         key_file::replace(&key_file, &next)?;
         key_file::remove_next(&key_file)?;
         (commands.0)(Command::Key(KeyStep::Switch))?;
-        changed(key);
+        let uninvited = changed(key);
         tracing::warn!(%key, "new connections have the next key of this hub");
         Ok(KeyChange {
             key: key.to_string(),
+            uninvited,
         })
     })
 }

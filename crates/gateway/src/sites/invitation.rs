@@ -263,6 +263,19 @@ impl Sites {
         Ok((&self.sites[index], Enrolled::Joined))
     }
 
+    /// Ends the invitations that nobody has used; the names of their sites.
+    pub fn end_invitations(&mut self, now: Time) -> Vec<String> {
+        let mut ended = Vec::new();
+        for site in &mut self.sites {
+            let open = |own: &&mut Invitation| own.joined.is_none() && now < own.ends;
+            if let Some(own) = site.invitation.as_mut().filter(open) {
+                own.ends = now;
+                ended.push(site.name.clone());
+            }
+        }
+        ended
+    }
+
     /// Nobody is to have this key next.
     fn take_next_key(&mut self, key: PublicKey) {
         for site in &mut self.sites {

@@ -83,6 +83,7 @@ impl Gateway {
                 anyhow::ensure!(!request.switch || request.force, "there is no next key");
                 Ok(KeyChange {
                     key: "k".to_owned(),
+                    uninvited: Vec::new(),
                 })
             }),
             memory: Memory::none(),
