@@ -104,3 +104,31 @@ fn workers_of_a_hub_count_the_lost_sites_of_the_others_too() {
     assert!(ALONE.contains(&site), "{site}");
     assert!((13..=22).contains(&hub), "every 64 ms: {hub}");
 }
+
+/// First packets of connections, in QUIC (RFC 9000 §17.2.2), that this site sends within a time.
+fn first_packets(world: &mut World, time: Duration) -> usize {
+    world.take_taps().for_each(drop);
+    world.run(time);
+    let of_site = world
+        .take_taps()
+        .filter(|tap| tap.leaves && tap.side == Side::Up);
+    of_site
+        .filter(|tap| matches!(&tap.packet.body, Body::Udp(_, bytes) if bytes[0] & 0xf0 == 0xc0))
+        .count()
+}
+
+#[test]
+fn in_a_long_outage_a_site_sends_about_three_first_packets_a_second() {
+    let mut world = World::new(&Spec {
+        uplinks: 1,
+        ..Spec::default()
+    });
+    world.run_until(SECOND, |w| !w.transports_up(0).is_empty());
+    world.keep_taps();
+    set_dead(&mut world, [0], true);
+    // The quick attempts are over, and so are those that begin at growing intervals.
+    world.run(8 * SECOND);
+    let sent = first_packets(&mut world, 20 * SECOND);
+    // With four attempts at once it would send 74.
+    assert!((50..=66).contains(&sent), "{sent} in 20 s");
+}
