@@ -436,6 +436,39 @@ fn a_machine_without_rest_begins_few_handshakes_and_lets_a_site_in_beside_a_floo
     }
 }
 
+/// Handshakes that a machine without rest begins in half a second beside a site that is connected. So many datagrams of
+/// that site come in 10 ms, and so many go there.
+fn begun_beside(up: usize, down: usize) -> u64 {
+    let mut world = World::simple(1_000.0, Duration::from_millis(5));
+    world.up(BDP);
+    world.hub.endpoint.rested(Duration::ZERO);
+    let mut number = 0;
+    let mut most = 0;
+    for _ in 0..50 {
+        let now = world.now();
+        (0..up).for_each(|_| world.site.send(&[1; 100]));
+        (0..down).for_each(|_| world.hub.send(&[2; 100]));
+        for _ in 0..4 {
+            number += 1;
+            let from = SocketAddr::from(([203, 0, 113, 7], number));
+            stall(&mut world.hub.endpoint, now, number, from);
+        }
+        world.hub.endpoint.rested(Duration::ZERO);
+        world.run(Duration::from_millis(10));
+        most = most.max(world.hub.endpoint.stats().handshakes_open);
+    }
+    most
+}
+
+#[test]
+fn datagrams_from_a_site_and_to_it_leave_fewer_handshakes_to_strangers() {
+    let [idle, from_site, to_site] =
+        [(0, 0), (400, 0), (0, 400)].map(|(up, down)| begun_beside(up, down));
+    assert!(idle > 150, "{idle} of 200");
+    assert!(from_site < 80, "{from_site} of 200");
+    assert!(to_site < 80, "{to_site} of 200");
+}
+
 #[test]
 fn a_handshake_that_is_begun_goes_on_while_others_of_its_socket_wait() {
     let now = Instant::from_millis(1);
