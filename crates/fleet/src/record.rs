@@ -427,8 +427,6 @@ pub struct HubLease {
     pub certificate: Option<HubCertificate>,
     /// Sites that it serves now.
     pub sites: u32,
-    /// Share of its processors in use, percent.
-    pub load_percent: u8,
 }
 
 /// Endpoints as texts.
@@ -806,7 +804,6 @@ mod tests {
             version: "1".to_owned(),
             certificate: Some(key.certify(entry)),
             sites: 0,
-            load_percent: 0,
         };
         let value = Record::Hub(Box::new(hub)).encode();
         assert!(Record::decode("hub/a", &value).is_ok());

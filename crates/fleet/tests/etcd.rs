@@ -263,7 +263,6 @@ fn lease(id: &str, hub: u32) -> HubLease {
         version: "1".to_owned(),
         certificate: None,
         sites: 1,
-        load_percent: 3,
     }
 }
 

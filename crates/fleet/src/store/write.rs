@@ -18,7 +18,7 @@ use crate::record::{Claim, HubLease, META, Record, hub_key, slot_key};
 
 /// Time between two signs of life, of which a lease outlasts two that fail.
 const ALIVE: Duration = Duration::from_secs(LEASE_SECONDS.cast_unsigned() / 3);
-/// Time between two changes of a hub's record. Shorter ones say the load sooner, longer ones spare etcd.
+/// Time between two changes of a hub's record. Shorter ones say the number of sites sooner, longer ones spare etcd.
 const LEASE_PAUSE: Duration = Duration::from_secs(1);
 /// Patience with a sign of life and all that belongs to it: less than the life of a lease.
 const LEASE_PATIENCE: Duration = Duration::from_secs(6);

@@ -343,7 +343,6 @@ mod tests {
                 version: "1".to_owned(),
                 certificate: None,
                 sites: *sites,
-                load_percent: 0,
             }))
         };
         let drain = |id: &&str| Record::Drain((*id).to_owned(), Drain { since: 1 });

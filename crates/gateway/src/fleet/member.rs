@@ -298,7 +298,6 @@ impl Member {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             certificate: None,
             sites: u32::try_from(sites).unwrap_or(u32::MAX),
-            load_percent: 0,
         }
     }
 
