@@ -14,7 +14,7 @@ use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{INNER_MTU_USUAL, SendOptions};
 use ropewalk_transport::{CongestionControl, Identity, PublicKey, Slice};
-use ropewalk_types::{PortBlock, source_of};
+use ropewalk_types::{PortBlock, Quote, port_of_sender, source_of};
 
 /// Smallest inner MTU that may be configured: IPv6 needs 1,280 bytes (RFC 8200 §5).
 pub const MTU_MIN: usize = 1_280;
@@ -191,12 +191,26 @@ impl SiteEntry {
     }
 
     /// Whether the site may have sent the inner packet that begins like this, with all of its headers: its source is
-    /// of the site.
-    /// `false` for later fragments from its block, which have no ports.
+    /// of the site, and an ICMP error is about a packet to the site. `false` for later fragments from its block, which
+    /// have no ports.
     #[must_use]
     pub fn sends(&self, front: &[u8]) -> bool {
-        source_of(front).is_some_and(|ip| self.owns(&ip))
+        source_of(front).is_some_and(|ip| self.owns(&ip)) && self.may_quote(front)
             || self.block.is_some_and(|block| block.sends(front))
+    }
+
+    /// Whether a packet is no ICMP error, or one about a packet to the site. Firewalls let errors pass for the sake of
+    /// the connection that they quote.
+    fn may_quote(&self, front: &[u8]) -> bool {
+        match Quote::of(front) {
+            Quote::Nothing => true,
+            Quote::PacketTo(ip) if self.owns(&ip) => true,
+            Quote::PacketTo(ip) => self.block.is_some_and(|block| {
+                ip == IpAddr::V4(block.address)
+                    && port_of_sender(front).is_some_and(|port| block.has(port))
+            }),
+            Quote::Unknown => false,
+        }
     }
 
     /// Its inner IPv4 address, if it has one.

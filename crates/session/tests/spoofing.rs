@@ -259,3 +259,42 @@ fn a_site_speaks_for_nobody_else_in_any_form() {
         row(form);
     }
 }
+
+/// An ICMP error of the site about a packet from the hub to `to`.
+fn error_about(to: IpAddr) -> BytesMut {
+    const ICMP: u8 = 1;
+    const ICMPV6: u8 = 58;
+    let mut quoted = packet(to, TCP, 0, 80, None);
+    let (from, protocol, header, kind, at) = match to {
+        IpAddr::V4(_) => (IpAddr::V4(LIAR_V4), ICMP, 20, 3, 12..20),
+        IpAddr::V6(_) => (IpAddr::V6(LIAR_V6), ICMPV6, 40, 1, 8..40),
+    };
+    // The packet went the other way.
+    let half = at.len() / 2;
+    let quoted = &mut quoted[HEADROOM..];
+    quoted[at].rotate_left(half);
+    let mut error = packet(from, protocol, 0, header + 8 + quoted.len(), None);
+    error[HEADROOM + header] = kind;
+    error[HEADROOM + header + 8..].copy_from_slice(quoted);
+    error
+}
+
+#[test]
+fn a_site_tells_of_errors_of_its_own_packets_only() {
+    let mut world = world(Form::Whole);
+    for (own, victim) in [
+        (IpAddr::V4(LIAR_V4), IpAddr::V4(VICTIM_V4)),
+        (IpAddr::V6(LIAR_V6), IpAddr::V6(VICTIM_V6)),
+    ] {
+        for (to, passes) in [(own, true), (victim, false)] {
+            let (before, delivered) = (spoofed(&world), world.hub().delivered.len());
+            let now = world.now();
+            world.offer(now, LIAR, Side::Up, error_about(to));
+            world.settle_touched();
+            world.run(Duration::from_millis(200));
+            let got = world.hub().delivered.len() - delivered;
+            assert_eq!(got == 1, passes, "about a packet to {to}");
+            assert_eq!(spoofed(&world) - before, u64::from(!passes), "{to}");
+        }
+    }
+}

@@ -255,7 +255,13 @@ fn parse_v6(packet: &[u8]) -> Option<PacketInfo> {
     if payload + 40 > packet.len() {
         return None;
     }
-    let (protocol, offset, fragment) = walk_extensions(packet);
+    let Chain {
+        next: protocol,
+        offset,
+        fragment,
+        ..
+    } = walk_extensions(packet);
+    let fragment = fragment.is_some();
     let mut flow = FlowKey {
         source: [0; 16],
         destination: [0; 16],
@@ -279,27 +285,93 @@ fn parse_v6(packet: &[u8]) -> Option<PacketInfo> {
     })
 }
 
-/// Upper-layer protocol, its offset, and whether a fragment header was passed.
-fn walk_extensions(packet: &[u8]) -> (u8, usize, bool) {
-    let (mut next, mut offset, mut fragment) = (packet[6], 40, false);
+/// The headers of an IPv6 packet before its upper-layer one.
+struct Chain {
+    /// Protocol of what follows, which is an extension header where the walk ended early.
+    next: u8,
+    /// Where it begins; the packet length when it is cut off.
+    offset: usize,
+    /// Where the data of the last fragment header that was passed begin, in units of 8 bytes.
+    fragment: Option<u16>,
+}
+
+/// Hop-by-hop 0, routing 43, fragment 44, authentication 51, destination options 60.
+const fn is_extension(header: u8) -> bool {
+    matches!(header, 0 | 43 | 44 | 51 | 60)
+}
+
+fn walk_extensions(packet: &[u8]) -> Chain {
+    let (mut next, mut offset, mut fragment) = (packet[6], 40, None);
     for _ in 0..EXTENSION_HEADERS_MAX {
-        // Hop-by-hop 0, routing 43, fragment 44, authentication 51, destination options 60.
-        if !matches!(next, 0 | 43 | 44 | 51 | 60) {
+        if !is_extension(next) {
             break;
         }
         let Some(header) = packet.get(offset..offset + 8) else {
-            return (next, packet.len(), fragment);
+            return Chain {
+                next,
+                offset: packet.len(),
+                fragment,
+            };
         };
         let length = match next {
             44 => 8,
             51 => (usize::from(header[1]) + 2) * 4,
             _ => (usize::from(header[1]) + 1) * 8,
         };
-        fragment |= next == 44;
+        if next == 44 {
+            fragment = Some(u16::from_be_bytes([header[2], header[3]]) >> 3);
+        }
         next = header[0];
         offset += length;
     }
-    (next, offset, fragment)
+    Chain {
+        next,
+        offset,
+        fragment,
+    }
+}
+
+/// Where the upper-layer header of a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Upper {
+    /// The packet is no fragment.
+    Whole { protocol: u8, offset: usize },
+    /// It is the first fragment.
+    FirstFragment { protocol: u8, offset: usize },
+    /// It is a later fragment, which has none.
+    LaterFragment,
+    /// The packet is neither IPv4 nor IPv6, its headers are cut off, or it has too many.
+    Unknown,
+}
+
+/// Finds the upper-layer header of a packet that may end behind its headers.
+pub(crate) fn upper_of(packet: &[u8]) -> Upper {
+    match packet.first().map(|first| first >> 4) {
+        Some(4) if packet.len() >= 20 => {
+            let (protocol, offset) = (packet[9], usize::from(packet[0] & 15) * 4);
+            let word = u16::from_be_bytes([packet[6], packet[7]]);
+            match (word & 0x1fff, word & 0x2000) {
+                _ if offset < 20 => Upper::Unknown,
+                (0, 0) => Upper::Whole { protocol, offset },
+                (0, _) => Upper::FirstFragment { protocol, offset },
+                _ => Upper::LaterFragment,
+            }
+        }
+        Some(6) if packet.len() >= 40 => {
+            let Chain {
+                next: protocol,
+                offset,
+                fragment,
+            } = walk_extensions(packet);
+            match fragment {
+                Some(1..) => Upper::LaterFragment,
+                _ if is_extension(protocol) => Upper::Unknown,
+                Some(0) => Upper::FirstFragment { protocol, offset },
+                None => Upper::Whole { protocol, offset },
+            }
+        }
+        _ => Upper::Unknown,
+    }
 }
 
 fn ports(protocol: u8, transport: &[u8]) -> [u16; 2] {

@@ -11,6 +11,7 @@ mod flow;
 mod names;
 mod pace;
 mod path;
+mod quote;
 mod random;
 mod rate;
 mod registry;
@@ -25,6 +26,7 @@ pub use flow::{Ecn, FlowKey, PacketInfo, WITH_PORTS, destination_of, mark_ce, so
 pub use names::{UnknownName, closest};
 pub use pace::{Lines, Pace};
 pub use path::PathSnapshot;
+pub use quote::Quote;
 pub use random::Random;
 pub use rate::Rate;
 pub use registry::{CongestionControl, SchedulerKind};
