@@ -337,6 +337,16 @@ fn packets_without_a_connection_do_not_leave_a_hub_with_the_inner_address_of_a_s
     let [left, came] = ends();
     assert!(left > 0, "the tunnel carried no end of the connection");
     assert_eq!(came, 0, "of {left} at the hub");
+    // What neighbours say to each other, and for comparison an echo request.
+    for (kind, expected) in [(128, 1), (143, 0)] {
+        let server = topology.server();
+        server.nft("delete table inet counted\n").unwrap();
+        count(server, &format!("icmpv6 type {kind}"));
+        let to = INTERNET[1].parse().unwrap();
+        packet::send(topology.site(), to, ICMPV6, &[kind, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(counted(server), expected, "type {kind}");
+    }
 }
 
 #[test]
@@ -454,6 +464,8 @@ fn packets_that_name_their_own_route_do_not_get_past_the_rules_of_the_hub() {
     assert_eq!(send(2), 1, "a routing header of mobile hosts");
     assert_eq!(send(0), 0, "a source route");
 }
+
+const ICMPV6: u8 = 58;
 
 /// Number of the routing header of IPv6 (RFC 8200 §4.4).
 const ROUTING: u8 = 43;

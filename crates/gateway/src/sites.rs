@@ -197,6 +197,18 @@ impl Sites {
         Ok(value)
     }
 
+    /// Ends the invitations of a hub that nobody has used, as its key is about to change; the names of their sites. Those
+    /// of a fleet are for the key of the fleet, and stay.
+    ///
+    /// # Errors
+    /// As [`Self::edit`].
+    pub fn uninvite(hub: &HubConfig) -> anyhow::Result<Vec<String>> {
+        if hub.fleet.is_some() || !hub.sites_file.exists() {
+            return Ok(Vec::new());
+        }
+        Self::edit(hub, |sites| Ok(sites.end_invitations(Time::now())))
+    }
+
     /// Every site, by name.
     #[must_use]
     pub fn all(&self) -> &[Site] {

@@ -581,7 +581,8 @@ impl<'a> NewTable<'a> {
         }
     }
 
-    /// Drops packets that the kernel can give to no connection, such as a late FIN or a datagram with a wrong checksum:
+    /// Drops packets that the kernel can give to no connection, such as a late FIN, a datagram with a wrong checksum or a
+    /// message between neighbours (ICMPv6 types 130 to 137 and 143):
     /// it does not translate them, and they would leave with the inner address of the site. What goes from site to
     /// site is never translated. Of protocols that the kernel does not know, each packet begins a connection. `from` is
     /// where such packets come from, if not from anywhere.
@@ -590,7 +591,7 @@ impl<'a> NewTable<'a> {
         let outside = self.interface(MetaKey::Oifname, Operator::NEQ);
         let from = from.map(|(ip, prefix)| address("saddr", ip, prefix));
         let mut rule: Vec<_> = [from_site, outside].into_iter().chain(from).collect();
-        rule.extend([in_state(&["invalid"]), Statement::Drop(None)]);
+        rule.extend([in_state(&["invalid", "untracked"]), Statement::Drop(None)]);
         self.rule("forward", rule);
     }
 

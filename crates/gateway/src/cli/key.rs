@@ -16,6 +16,7 @@ use super::{Global, output};
 use crate::client::Client;
 use crate::exit::NotRunning;
 use crate::hub_keys::HubKeys;
+use crate::sites::Sites;
 use crate::{key_file, service};
 use ropewalk_config::WrongUsage;
 use ropewalk_config::{self as config, Config};
@@ -226,7 +227,12 @@ impl Key {
                 output::note(&format!("wrote {}; the public key is", path.display()));
                 identity
             }
-            KeyAction::Rotate(_) => replace_by_hand(&path)?,
+            KeyAction::Rotate(_) => {
+                if self.key_file.is_none() {
+                    note_uninvited(&uninvite(&configured(global)?)?);
+                }
+                replace_by_hand(&path)?
+            }
         };
         output::print(&format!("{}\n", identity.public_key()))?;
         Ok(())
@@ -257,11 +263,7 @@ impl Key {
                 "the next key is made, and sites are told; see --status, and then use --switch"
             };
             output::note(done);
-            for name in &change.uninvited {
-                output::note(&format!(
-                    "the token of {name} was for the former key: make a new one with `ropewalk invite {name} --replace`"
-                ));
-            }
+            note_uninvited(&change.uninvited);
             return Report::of(client.status()?).print(rotate.json);
         }
         output::note(&format!(
@@ -388,6 +390,23 @@ fn only(existing: &[&Path]) -> anyhow::Result<PathBuf> {
     }
 }
 
+/// Ends the open invitations of a hub or a relay whose key is replaced by hand; the names of their sites.
+fn uninvite(config: &Path) -> anyhow::Result<Vec<String>> {
+    match Config::load(config) {
+        Ok(Config::Hub(hub)) => Sites::uninvite(&hub),
+        Ok(Config::Relay(relay)) => Sites::uninvite(&relay.hub),
+        Ok(Config::Site(_) | Config::Balance(_)) | Err(_) => Ok(Vec::new()),
+    }
+}
+
+fn note_uninvited(names: &[String]) {
+    for name in names {
+        output::note(&format!(
+            "the token of {name} is for the former key: make a new one with `ropewalk invite {name} --replace`"
+        ));
+    }
+}
+
 /// Replaces the key file; the peer is told by hand.
 fn replace_by_hand(path: &Path) -> anyhow::Result<Identity> {
     // A key that cannot be read must not be lost by accident.
@@ -423,6 +442,7 @@ fn wait(client: &Client, former: &str) -> anyhow::Result<Report> {
 mod tests {
     use super::*;
     use crate::exit;
+    use crate::sites::{Credential, Invitation, Terms, Time};
 
     #[test]
     fn a_next_key_ends_with_the_key_that_it_was_to_follow() {
@@ -433,6 +453,44 @@ mod tests {
         let identity = replace_by_hand(&path).unwrap();
         assert_eq!(key_file::load(&path).unwrap(), identity);
         assert_eq!(key_file::load_next(&path).unwrap(), None);
+    }
+
+    #[test]
+    fn open_invitations_end_with_a_key_that_is_replaced_by_hand() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("hub.toml");
+        let sites_file = directory.path().join("sites.toml");
+        let text = format!("sites_file = {sites_file:?}\n[pool]\nipv4 = \"10.9.0.0/16\"\n");
+        std::fs::write(&config, text).unwrap();
+        let hub = config::load_inviting(&config).unwrap();
+        key_file::load_or_create(&hub.common.key_file).unwrap();
+        let key = Identity::generate().unwrap().public_key();
+        let ends = Time::now().after(Duration::from_secs(3_600)).unwrap();
+        let invitation = Credential::Invitation(Invitation::new(key, ends));
+        let add = |sites: &mut Sites| sites.add(&hub, "boat", invitation, Terms::default());
+        Sites::edit(&hub, add).unwrap();
+        let key = Key {
+            action: Some(KeyAction::Rotate(Rotate {
+                status: false,
+                switch: false,
+                force: false,
+                by_hand: true,
+                json: false,
+            })),
+            key_file: None,
+        };
+        let global = Global {
+            config: Some(config),
+            ..Global::default()
+        };
+        key.run(&global).unwrap();
+        let sites = Sites::load(&hub).unwrap();
+        let state = sites.all()[0]
+            .invitation
+            .as_ref()
+            .unwrap()
+            .state(Time::now());
+        assert!(state.starts_with("ended"), "{state}");
     }
 
     fn path(config: &Path, makes_first: bool) -> anyhow::Result<PathBuf> {

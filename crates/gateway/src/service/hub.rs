@@ -31,7 +31,7 @@ use crate::engine::settings::EngineEvent;
 use crate::engine::{GROUPS, start_hub};
 use crate::fleet::member::Member;
 use crate::key_file;
-use crate::sites::{Sites, Time};
+use crate::sites::Sites;
 use ropewalk_config::HubConfig;
 use ropewalk_history::Kind;
 use ropewalk_host::Changes;
@@ -93,14 +93,21 @@ pub(super) async fn run(
     }
     let commands = &hub.engine.commands;
     let fleet = hub.fleet.clone();
-    let hub_of_sites = config.clone();
-    let change_key = keys::of_hub(key_file, commands.clone(), move |key| {
+    let inviting = config.clone();
+    let uninvite = move || {
+        Sites::uninvite(&inviting).unwrap_or_else(|error| {
+            let error = format!("{error:#}");
+            tracing::warn!(
+                error,
+                "unused tokens still look open, and are of no use any more"
+            );
+            Vec::new()
+        })
+    };
+    let change_key = keys::of_hub(key_file, commands.clone(), uninvite, move |key| {
         if let Some(fleet) = &fleet {
-            // Its invitations are for the key of the fleet.
             fleet.has_key(key);
-            return Vec::new();
         }
-        end_invitations(&hub_of_sites)
     });
     let api = Api {
         commands: Arc::clone(&commands.0),
@@ -351,19 +358,6 @@ fn worker_count(wanted: Option<usize>) -> usize {
 fn memory_of_each(wanted_mb: Option<u64>, workers: usize) -> u64 {
     let usual = machine_memory::of_process() / MEMORY_PART;
     wanted_mb.map_or(usual, |mb| mb * 1_000_000) / workers as u64
-}
-
-/// Ends the invitations of a hub without a fleet that nobody has used; the names of their sites.
-fn end_invitations(config: &HubConfig) -> Vec<String> {
-    let ended = Sites::edit(config, |sites| Ok(sites.end_invitations(Time::now())));
-    ended.unwrap_or_else(|error| {
-        let error = format!("{error:#}");
-        tracing::warn!(
-            error,
-            "unused tokens are shown as open, and are of no use any more"
-        );
-        Vec::new()
-    })
 }
 
 /// The sites of a hub, and its fleet if it has one. `inbox` is told when the fleet's state changes.

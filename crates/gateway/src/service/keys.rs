@@ -71,12 +71,13 @@ pub(crate) fn next_of_site(key_file: &Path, hub: &HubKeys) -> anyhow::Result<Ide
     key_file::next_or_create(key_file, fits)
 }
 
-/// For a hub. `changed` is told the key that the hub has from then on, and names the sites whose invitations ended with
-/// the former one.
+/// For a hub. `uninvite` ends the invitations for the present key and names their sites; `changed` is told the key that
+/// the hub has from then on.
 pub(super) fn of_hub(
     key_file: PathBuf,
     commands: Commands,
-    changed: impl Fn(PublicKey) -> Vec<String> + Send + Sync + 'static,
+    uninvite: impl Fn() -> Vec<String> + Send + Sync + 'static,
+    changed: impl Fn(PublicKey) + Send + Sync + 'static,
 ) -> ChangeKey {
     Arc::new(move |request| {
         if !request.switch {
@@ -92,11 +93,13 @@ pub(super) fn of_hub(
         let next = key_file::load_next(&key_file)?
             .context("there is no next key; run `ropewalk key rotate` first")?;
         let key = next.public_key();
+        // A hub that is killed in between has ended them for nothing. The other way round they would look open for ever.
+        let uninvited = uninvite();
         // A hub that ends in between starts with the next key.
         key_file::replace(&key_file, &next)?;
         key_file::remove_next(&key_file)?;
         (commands.0)(Command::Key(KeyStep::Switch))?;
-        let uninvited = changed(key);
+        changed(key);
         tracing::warn!(%key, "new connections have the next key of this hub");
         Ok(KeyChange {
             key: key.to_string(),

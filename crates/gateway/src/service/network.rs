@@ -328,8 +328,8 @@ pub fn loosen(changes: &mut Changes, interfaces: &[Interface]) {
 /// Networks that sites do not reach through a hub unless they are allowed: those that lead to
 /// somebody's own machines (RFC 1918, RFC 6598, RFC 4193), to a link (RFC 3927, RFC 4291 §2.5.6), to
 /// this machine, and to the services of a provider for its own machines. Addresses that hold one of IPv4
-/// would lead around all of these (RFC 3056, RFC 4291 §2.5.5.2, RFC 6052, RFC 8215).
-const CLOSED: [&str; 18] = [
+/// would lead around all of these (RFC 3056, RFC 4291 §2.5.5, RFC 4380, RFC 6052, RFC 8215).
+const CLOSED: [&str; 20] = [
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
@@ -340,9 +340,11 @@ const CLOSED: [&str; 18] = [
     "192.168.0.0/16",
     "198.18.0.0/15",
     "240.0.0.0/4",
+    "2001::/32",
     "2002::/16",
     "64:ff9b::/96",
     "64:ff9b:1::/48",
+    "::/96",
     "::1/128",
     "::ffff:0:0/96",
     "fc00::/7",
