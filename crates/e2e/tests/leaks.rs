@@ -97,6 +97,16 @@ fn the_kill_switch_stays_whatever_else_happens_and_says_what_it_does() {
     lab.topology().site().nft("flush ruleset\n").unwrap();
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(lab.provoke().unwrap(), Leaks::default());
+    // So does a program that sets up the network anew with routes.
+    let (site, tun) = (lab.topology().site(), &status.interface);
+    let route = ["route", "show", "0.0.0.0/1", "dev", tun];
+    let routed = || site.program("ip").args(route).success(patience).unwrap();
+    assert!(!routed().is_empty());
+    site.ip(&format!("route del 0.0.0.0/1 dev {tun}\n"))
+        .unwrap();
+    assert!(routed().is_empty());
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!routed().is_empty(), "the route is back");
 
     lab.site.kill();
     let finished = lab.site.run(&["status"]).unwrap();

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use change::set_queue_here;
 pub use change::{
     TABLE_MAIN, add_address, add_route, add_rule, delete_address, delete_route, delete_rule,
-    flush_table, set_group, set_mtu, set_up,
+    flush_table, keep_route, set_group, set_mtu, set_up,
 };
 pub use view::{addresses, snapshot};
 pub use watch::{Watch, WatchCallback};

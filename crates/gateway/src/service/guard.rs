@@ -45,6 +45,8 @@ pub(super) struct Guard {
     servers: Vec<IpAddr>,
     tick: Interval,
     told: Option<Arc<Told>>,
+    /// Whether a route into the tunnel could not be set again the last time.
+    routes_lost: bool,
 }
 
 /// What the API shares.
@@ -100,6 +102,7 @@ impl Guard {
             switch,
             tick,
             told,
+            routes_lost: false,
         };
         this.publish();
         Ok(this)
@@ -161,11 +164,8 @@ impl Guard {
         told.lock().families = carried.map(|(_, name)| name.to_owned()).collect();
     }
 
-    /// Waits until the rules are to be looked after; forever while the kill switch is off.
+    /// Waits until the rules are to be looked after.
     pub(super) async fn tick(&mut self) {
-        if self.switch.is_none() {
-            return std::future::pending().await;
-        }
         self.tick.tick().await;
     }
 
@@ -214,6 +214,24 @@ impl Guard {
             );
         }
         self.publish();
+    }
+
+    /// Says which routes into the tunnel were gone and are set again, or that one cannot be set.
+    pub(super) fn tell_routes(&mut self, kept: anyhow::Result<Vec<IpNet>>) {
+        let lost = kept.is_err();
+        match kept {
+            Ok(again) => {
+                for route in again {
+                    tracing::warn!(%route, "another program removed a route into the tunnel; set again");
+                }
+            }
+            Err(_) if self.routes_lost => {}
+            Err(error) => tracing::error!(
+                error = format!("{error:#}"),
+                "a route into the tunnel is gone and cannot be set again yet"
+            ),
+        }
+        self.routes_lost = lost;
     }
 
     /// Commands whose status tells of the kill switch. May wait for the engine.

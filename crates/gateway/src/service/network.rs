@@ -189,13 +189,38 @@ impl Tun {
     /// # Errors
     /// Not permitted, or the kernel refuses.
     pub fn add_routes(&self, routes: &[IpNet], addresses: &[IpNet]) -> anyhow::Result<Vec<IpNet>> {
-        let families = |route: &&IpNet| {
-            let ipv4 = route.addr().is_ipv4();
-            addresses.iter().any(|own| own.addr().is_ipv4() == ipv4)
-        };
-        let (led, left_out): (Vec<&IpNet>, Vec<&IpNet>) = routes.iter().partition(families);
+        let is_led = |route: &&IpNet| has_family(addresses, route);
+        let (led, left_out): (Vec<&IpNet>, Vec<&IpNet>) = routes.iter().partition(is_led);
         self.lead(led)?;
         Ok(left_out.into_iter().copied().collect())
+    }
+
+    /// Sets those of these routes again that are gone. Returns them.
+    ///
+    /// # Errors
+    /// The interface is down, not permitted, or the kernel refuses.
+    pub fn keep_routes(&self, routes: &[IpNet], addresses: &[IpNet]) -> anyhow::Result<Vec<IpNet>> {
+        let led = routes.iter().filter(|route| has_family(addresses, route));
+        let mut again = Vec::new();
+        for part in led.flat_map(|route| halves(*route)) {
+            let kept = netlink::keep_route(&self.route(part, None));
+            if kept.with_context(|| format!("cannot route {part} into {}", self.name))? {
+                again.push(part);
+            }
+        }
+        Ok(again)
+    }
+
+    fn route(&self, to: IpNet, mtu: Option<u32>) -> RouteSpec {
+        RouteSpec {
+            destination: to.addr(),
+            prefix: to.prefix_len(),
+            ifindex: self.ifindex,
+            gateway: None,
+            table: None,
+            metric: None,
+            mtu,
+        }
     }
 
     /// Sends `routes` into the interface, whether or not it has an address.
@@ -216,20 +241,17 @@ impl Tun {
         mtu: Option<u32>,
     ) -> anyhow::Result<()> {
         for part in routes.into_iter().flat_map(|route| halves(*route)) {
-            let spec = RouteSpec {
-                destination: part.addr(),
-                prefix: part.prefix_len(),
-                ifindex: self.ifindex,
-                gateway: None,
-                table: None,
-                metric: None,
-                mtu,
-            };
-            netlink::add_route(&spec)
+            netlink::add_route(&self.route(part, mtu))
                 .with_context(|| format!("cannot route {part} into {}", self.name))?;
         }
         Ok(())
     }
+}
+
+/// Whether one of the addresses is of the family of `route`.
+fn has_family(addresses: &[IpNet], route: &IpNet) -> bool {
+    let ipv4 = route.addr().is_ipv4();
+    addresses.iter().any(|own| own.addr().is_ipv4() == ipv4)
 }
 
 /// Two halves in place of a default route: they win over every other default route without

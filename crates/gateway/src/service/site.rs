@@ -551,6 +551,11 @@ impl Site {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let interfaces = self.interfaces.borrow();
         self.guard.keep(&interfaces, &rules, &self.hub.load());
+        let kept = self
+            .engine
+            .tun
+            .keep_routes(&self.config.routes, &self.assigned);
+        self.guard.tell_routes(kept);
     }
 
     /// Follows what NetworkManager and ModemManager say.

@@ -79,6 +79,7 @@ pub(crate) enum Order {
     AddAddress(u32, IpAddr, u8),
     DeleteAddress(u32, IpAddr, u8),
     AddRoute(RouteSpec),
+    KeepRoute(RouteSpec),
     DeleteRoute(RouteSpec),
     AddRule(RuleSpec),
     DeleteRule(RuleSpec),
@@ -122,6 +123,7 @@ impl Order {
                 value(netlink::delete_address(ifindex, ip, prefix))
             }
             Self::AddRoute(route) => value(netlink::add_route(&route)),
+            Self::KeepRoute(route) => value(netlink::keep_route(&route)),
             Self::DeleteRoute(route) => value(netlink::delete_route(&route)),
             Self::AddRule(rule) => value(netlink::add_rule(&rule)),
             Self::DeleteRule(rule) => value(netlink::delete_rule(&rule)),
@@ -168,14 +170,16 @@ impl Order {
             | Self::SetGroup(ifindex, _)
             | Self::AddAddress(ifindex, _, _)
             | Self::DeleteAddress(ifindex, _, _) => scope.has_made(*ifindex),
-            Self::AddRoute(route) | Self::DeleteRoute(route) => match route.table {
-                None | Some(TABLE_MAIN) => scope.has_made(route.ifindex),
-                // A hub tells a routing daemon in a table of the user which sites it serves.
-                Some(table) => {
-                    is_routing_table(table)
-                        || (table > TABLE_OF_KERNEL_MAX && scope.has_made(route.ifindex))
+            Self::AddRoute(route) | Self::KeepRoute(route) | Self::DeleteRoute(route) => {
+                match route.table {
+                    None | Some(TABLE_MAIN) => scope.has_made(route.ifindex),
+                    // A hub tells a routing daemon in a table of the user which sites it serves.
+                    Some(table) => {
+                        is_routing_table(table)
+                            || (table > TABLE_OF_KERNEL_MAX && scope.has_made(route.ifindex))
+                    }
                 }
-            },
+            }
             Self::AddRule(rule) | Self::DeleteRule(rule) => {
                 let is_selective = rule.fwmark.is_some_and(|mark| mark & MARKS != 0);
                 let main = rule.table == TABLE_MAIN && is_selective;
@@ -320,6 +324,7 @@ mod tests {
             Order::AddRoute(route(None, 7)),
             Order::AddRoute(route(Some(0x5242_0001), 2)),
             Order::AddRoute(route(Some(4_443), 7)),
+            Order::KeepRoute(route(None, 7)),
             Order::AddRule(rule(5_200, marked, TABLE_MAIN)),
             Order::AddRule(rule(5_000, None, 0x5257_0007)),
             Order::FlushTable(0x5242_0003),

@@ -145,7 +145,31 @@ pub fn add_route(route: &RouteSpec) -> Result<()> {
     helper::order(|| Order::AddRoute(route.clone()), || add_route_here(route))
 }
 
+/// Adds a route unless there is one with the same destination, table and metric. True when there was none.
+///
+/// # Errors
+/// As [`add_route`].
+pub fn keep_route(route: &RouteSpec) -> Result<bool> {
+    helper::order(
+        || Order::KeepRoute(route.clone()),
+        || keep_route_here(route),
+    )
+}
+
+fn keep_route_here(route: &RouteSpec) -> Result<bool> {
+    let message = RouteNetlinkMessage::NewRoute(new_route(route));
+    let added =
+        route_socket().and_then(|mut socket| socket.change(message, NLM_F_CREATE | NLM_F_EXCL));
+    let is_new = added.is_ok();
+    explain("adding a route", forgive(added, &[libc::EEXIST])).map(|()| is_new)
+}
+
 fn add_route_here(route: &RouteSpec) -> Result<()> {
+    let message = RouteNetlinkMessage::NewRoute(new_route(route));
+    change("adding a route", message, NLM_F_CREATE | NLM_F_REPLACE, &[])
+}
+
+fn new_route(route: &RouteSpec) -> RouteMessage {
     let mut message = route_message(route);
     message.header.protocol = RouteProtocol::Static;
     message.header.kind = RouteType::Unicast;
@@ -158,8 +182,7 @@ fn add_route_here(route: &RouteSpec) -> Result<()> {
     if route.gateway.is_some_and(|ip| ip.is_ipv4()) {
         message.header.flags = RouteFlags::Onlink;
     }
-    let message = RouteNetlinkMessage::NewRoute(message);
-    change("adding a route", message, NLM_F_CREATE | NLM_F_REPLACE, &[])
+    message
 }
 
 /// Removes a route; its absence, or that of its interface, is success.
