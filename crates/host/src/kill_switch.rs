@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use ipnet::IpNet;
 use ropewalk_config::SiteConfig;
 use ropewalk_config::uplinks::UplinkRules;
@@ -44,6 +44,8 @@ const FILE: &str = "kill-switch.json";
 const SERVICE: &str = "kill-switch";
 /// Longest file that is read, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Set of the uplink that a portal is passed over.
+const PORTAL_UPLINK: &str = "set portal_uplink { type ifname; flags timeout; }";
 /// What a captive portal needs: names, and pages.
 const PORTAL_PORTS: [(&str, u16); 4] = [("udp", 53), ("tcp", 53), ("tcp", 80), ("tcp", 443)];
 
@@ -141,7 +143,7 @@ pub fn service(tun: String) -> Service {
     Service::new(SERVICE, move |order: Order| {
         let (Order::Set(Plan { tun: asked, .. }) | Order::ClosePortal { tun: asked }) = &order;
         if *asked != tun {
-            anyhow::bail!("the kill switch of {asked} is not this site's");
+            bail!("the kill switch of {asked} is not this site's");
         }
         carry_out(&order)
     })
@@ -161,7 +163,7 @@ pub fn ruleset(plan: &Plan) -> String {
     let chains = chains(plan);
     let mut out = format!(
         "table inet {name} {{\n\tcounter refused {{ }}\n\
-         \tset portal {{ type inet_proto . inet_service; flags timeout; }}\n"
+         \tset portal {{ type inet_proto . inet_service; flags timeout; }}\n\t{PORTAL_UPLINK}\n"
     );
     for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
         let _ = writeln!(
@@ -258,7 +260,8 @@ fn output(plan: &Plan) -> Vec<String> {
         .map(str::to_owned),
     );
     rules.push(format!(
-        "meta mark & {PORTAL_MARK:#x} != 0 meta l4proto . th dport @portal accept"
+        // A socket that is bound to another uplink has the mark, too.
+        "meta mark & {PORTAL_MARK:#x} != 0 oifname @portal_uplink meta l4proto . th dport @portal accept"
     ));
     if plan.beside {
         rules.push(format!("meta mark & {BESIDE_OWN:#x} != 0 accept"));
@@ -523,15 +526,23 @@ fn parse_state(listed: &str) -> State {
     state
 }
 
-/// Opens what a captive portal needs for `time`, beside the tunnel and for this machine only; the kernel
+/// Opens what a captive portal needs for `time`, over `uplink` alone and for this machine only; the kernel
 /// ends it. Queries go to `resolver` then.
 ///
 /// Marks and addresses are changed in a table of their own: address translation makes the kernel track
 /// every connection, which costs only while the table is there.
 ///
 /// # Errors
-/// The kill switch is not set, or `nft` refuses.
-pub fn open_portal(tun: &str, time: Duration, resolver: Option<IpAddr>) -> anyhow::Result<()> {
+/// The kill switch is not set, `uplink` has a name that rules cannot have, or `nft` refuses.
+pub fn open_portal(
+    tun: &str,
+    uplink: &str,
+    time: Duration,
+    resolver: Option<IpAddr>,
+) -> anyhow::Result<()> {
+    if !nft::is_name(uplink) {
+        bail!("the portal cannot be opened: rules cannot name the uplink {uplink:?}; rename it");
+    }
     let (kill, portal) = (table(tun), portal_table(tun));
     let query = resolver.map(|ip| {
         let (word, digit) = (family(ip), if ip.is_ipv4() { 4 } else { 6 });
@@ -541,7 +552,9 @@ pub fn open_portal(tun: &str, time: Duration, resolver: Option<IpAddr>) -> anyho
         )
     });
     let mut script = format!(
+        // An older version made the table without the set of the uplink.
         "flush set inet {kill} portal\n\
+         table inet {kill} {{\n\t{PORTAL_UPLINK}\n}}\nflush set inet {kill} portal_uplink\n\
          table inet {portal} {{ }}\ndelete table inet {portal}\n\
          table inet {portal} {{\n\
          \tset portal {{ type inet_proto . inet_service; flags timeout; }}\n\
@@ -550,10 +563,14 @@ pub fn open_portal(tun: &str, time: Duration, resolver: Option<IpAddr>) -> anyho
          fib daddr type unicast meta mark set meta mark | {PORTAL_MARK:#x}\n\t}}\n\
          \tchain query {{\n\t\ttype nat hook output priority -110;\n\t\t{}\n\t}}\n\
          \tchain leave {{\n\t\ttype nat hook postrouting priority srcnat;\n\
-         \t\tmeta mark & {PORTAL_MARK:#x} != 0 oifname != {{ \"lo\", \"{tun}\" }} masquerade\n\t}}\n}}\n",
+         \t\tmeta mark & {PORTAL_MARK:#x} != 0 oifname \"{uplink}\" masquerade\n\t}}\n}}\n",
         query.unwrap_or_default()
     );
     let seconds = time.as_secs().max(1);
+    let _ = writeln!(
+        script,
+        "add element inet {kill} portal_uplink {{ \"{uplink}\" timeout {seconds}s }}"
+    );
     for (protocol, port) in PORTAL_PORTS {
         for name in [&kill, &portal] {
             let _ = writeln!(

@@ -98,7 +98,7 @@ pub fn open(tun: &str, way: &Way, time: Duration, resolver: Option<IpAddr>) -> a
             .with_context(|| format!("cannot route pages of the portal over {}", way.uplink))?;
         netlink::add_rule(&rule(route.ipv6)).context("cannot add a routing rule")?;
     }
-    kill_switch::open_portal(tun, time, resolver)
+    kill_switch::open_portal(tun, &way.uplink, time, resolver)
 }
 
 /// Ends it at once, and takes away what is left of an earlier time.
