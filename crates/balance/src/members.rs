@@ -296,6 +296,7 @@ pub mod tests {
             temporary: false,
             deprecated: false,
             tentative: false,
+            permanent: true,
         };
         let last = u8::try_from(index).unwrap();
         Interface {

@@ -107,6 +107,7 @@ mod tests {
             temporary: ip.ends_with("::7e"),
             deprecated: false,
             tentative: false,
+            permanent: true,
         };
         Interface {
             addresses: ips.iter().map(address).collect(),

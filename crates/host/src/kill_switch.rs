@@ -75,6 +75,9 @@ pub struct Plan {
     pub dns: Vec<IpAddr>,
     /// Networks reached beside the tunnel.
     pub local: Vec<Local>,
+    /// Networks of the tunnel, as the hub assigned them last.
+    #[serde(default)]
+    pub inner: Vec<IpNet>,
 }
 
 /// What the kernel says of the table.
@@ -108,6 +111,7 @@ impl Plan {
             beside: config.direct.is_some(),
             dns: config.dns.clone(),
             local: local.map(any).collect(),
+            inner: Vec::new(),
         }
     }
 
@@ -281,24 +285,37 @@ fn forward(plan: &Plan) -> Vec<String> {
 }
 
 fn local(plan: &Plan) -> Vec<String> {
+    const QUERY: &str = "meta l4proto { tcp, udp } th dport { 53, 853 }";
     let mut rules = Vec::new();
+    let servers = |network: &IpNet| {
+        let within = plan.dns.iter().filter(|server| network.contains(*server));
+        let accept = |server: &IpAddr| format!("{} daddr {server} accept", family(*server));
+        within.map(accept).collect::<Vec<_>>()
+    };
+    let mut automatic = Vec::new();
     for Local { interface, network } in &plan.local {
         let ip = family(network.addr());
         let Some(interface) = interface else {
             // A resolver there would ask on in the clear for every name.
-            for server in plan.dns.iter().filter(|server| network.contains(*server)) {
-                rules.push(format!("{ip} daddr {server} accept"));
-            }
-            rules.push(format!(
-                "{ip} daddr {network} meta l4proto {{ tcp, udp }} th dport {{ 53, 853 }} goto refuse"
-            ));
+            rules.extend(servers(network));
+            rules.push(format!("{ip} daddr {network} {QUERY} goto refuse"));
             rules.push(format!("{ip} daddr {network} accept"));
             continue;
         };
-        if !nft::is_name(interface) {
-            continue;
+        if nft::is_name(interface) {
+            automatic.push((format!("oifname \"{interface}\""), ip, network));
         }
-        let on = format!("oifname \"{interface}\"");
+    }
+    // All of an interface before what is refused there: resolvers have link-local addresses, too.
+    for (on, _, network) in &automatic {
+        let on_it = |rule| format!("{on} {rule}");
+        rules.extend(servers(network).into_iter().map(on_it));
+    }
+    for (on, ip, network) in automatic {
+        let refused = format!("{on} {QUERY} goto refuse");
+        if !rules.contains(&refused) {
+            rules.push(refused);
+        }
         rules.push(format!("{on} {ip} daddr {network} accept"));
         // What hosts there need to find this machine and each other.
         let groups = [
@@ -320,13 +337,16 @@ const fn family(ip: IpAddr) -> &'static str {
 }
 
 /// The private networks of interfaces that are no uplinks and cannot become one as they are now. An
-/// interface with a default route is an uplink, whatever it carries.
+/// interface with a default route is an uplink, whatever it carries. A network counts if its address is
+/// permanent, for others come from hosts of that network, and if it shares nothing with `inner`, the
+/// networks of the tunnel.
 #[must_use]
 pub fn local_networks(
     interfaces: &[Interface],
     rules: &UplinkRules,
     tun: &str,
     hub: &[SocketAddr],
+    inner: &[IpNet],
 ) -> Vec<Local> {
     let uplinks = uplinks::select(interfaces, rules, tun, hub);
     let is_uplink = |interface: &Interface| {
@@ -347,9 +367,11 @@ pub fn local_networks(
             && !is_uplink(interface)
     });
     let nets = inside.flat_map(|interface| {
-        interface.addresses.iter().filter_map(|address| {
+        let permanent = interface.addresses.iter().filter(|a| a.permanent);
+        permanent.filter_map(|address| {
             let network = IpNet::new(address.ip, address.prefix).ok()?.trunc();
-            is_private(&network).then(|| Local {
+            let is_free = !inner.iter().any(|inner| overlap(inner, &network));
+            (is_free && is_private(&network)).then(|| Local {
                 interface: Some(interface.name.clone()),
                 network,
             })
@@ -369,6 +391,10 @@ const PRIVATE: [&str; 5] = [
     "169.254.0.0/16",
     "fc00::/7",
 ];
+
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(&other.network()) || other.contains(&one.network())
+}
 
 fn is_private(network: &IpNet) -> bool {
     let mut nets = PRIVATE.iter().filter_map(|net| net.parse::<IpNet>().ok());
@@ -629,6 +655,7 @@ mod tests {
             beside: false,
             dns: Vec::new(),
             local: Vec::new(),
+            inner: Vec::new(),
         }
     }
 
@@ -672,6 +699,29 @@ mod tests {
         assert_eq!(rules[0], "ip daddr 192.168.1.53 accept");
         assert!(rules[1].contains("{ 53, 853 } goto refuse"));
         assert_eq!(rules[2], "ip daddr 192.168.0.0/16 accept");
+        let plan = Plan {
+            local: vec![
+                local(Some("br-lan"), "10.1.0.0/16"),
+                local(Some("br-lan"), "192.168.0.0/16"),
+                local(Some("br-v6"), "fd00:50::/64"),
+            ],
+            ..plan
+        };
+        let rules = super::local(&plan);
+        let at = |text: &str| {
+            let found = rules.iter().position(|rule| rule == text);
+            found.unwrap_or_else(|| panic!("{text}: {rules:?}"))
+        };
+        let refused =
+            "oifname \"br-lan\" meta l4proto { tcp, udp } th dport { 53, 853 } goto refuse";
+        assert!(at("oifname \"br-lan\" ip daddr 192.168.1.53 accept") < at(refused));
+        for network in ["10.1.0.0/16", "192.168.0.0/16"] {
+            assert!(at(refused) < at(&format!("oifname \"br-lan\" ip daddr {network} accept")));
+        }
+        assert!(
+            at(&refused.replace("lan", "v6"))
+                < at("oifname \"br-v6\" ip6 daddr { fe80::/10, ff02::/16 } accept")
+        );
     }
 
     fn interface(name: &str, net: &str, has_default: bool) -> Interface {
@@ -700,7 +750,7 @@ mod tests {
             include: vec!["up*".parse().unwrap(), "wlan0".parse().unwrap()],
             ..UplinkRules::default()
         };
-        let found = local_networks(&interfaces, &rules, "rope-0", &plan().hub);
+        let found = local_networks(&interfaces, &rules, "rope-0", &plan().hub, &[]);
         assert_eq!(
             found,
             [
@@ -708,6 +758,30 @@ mod tests {
                 local(Some("br-v6"), "fd00:50::/64"),
             ]
         );
+    }
+
+    #[test]
+    fn a_network_of_a_lease_or_of_the_tunnel_is_not_local() {
+        let mut lease = interface("eth1", "10.7.7.7/8", false);
+        lease.addresses[0].permanent = false;
+        let interfaces = [
+            lease,
+            interface("eth2", "10.0.0.1/8", false),
+            interface("eth3", "10.9.4.1/24", false),
+            interface("eth4", "10.10.0.1/16", false),
+            interface("br-v6", "fd00:50::1/64", false),
+        ];
+        let inner = ["10.9.0.2/20", "fd00::2/32"].map(|text| text.parse().unwrap());
+        let found = |inner| {
+            let rules = UplinkRules::default();
+            let found = local_networks(&interfaces, &rules, "rope-0", &plan().hub, inner);
+            found
+                .into_iter()
+                .filter_map(|local| local.interface)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found(&[]), ["br-v6", "eth2", "eth3", "eth4"]);
+        assert_eq!(found(&inner), ["br-v6", "eth4"]);
     }
 
     #[test]

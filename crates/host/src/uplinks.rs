@@ -225,6 +225,7 @@ mod tests {
             temporary: flags.contains('t'),
             deprecated: flags.contains('d'),
             tentative: flags.contains('x'),
+            permanent: true,
         }
     }
 

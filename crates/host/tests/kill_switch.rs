@@ -20,6 +20,7 @@ fn plan(tun: &str) -> Plan {
         beside: false,
         dns: Vec::new(),
         local: Vec::new(),
+        inner: Vec::new(),
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Address {
     pub deprecated: bool,
     /// Not usable yet: duplicate address detection runs or failed.
     pub tentative: bool,
+    /// Stays until somebody takes it away (`IFA_F_PERMANENT`). Leases and router advertisements end.
+    pub permanent: bool,
 }
 
 /// One network interface.
@@ -77,6 +79,7 @@ impl Interface {
             temporary: false,
             deprecated: false,
             tentative: false,
+            permanent: true,
         };
         Self {
             name: name.to_owned(),

@@ -171,6 +171,29 @@ fn index_of(name: &str) -> u32 {
         .index
 }
 
+#[test]
+fn leased_addresses_are_told_from_permanent_ones() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    namespace.run("ip link add v0 type veth peer name v1");
+    for address in [
+        "addr add 10.97.0.1/24",
+        "addr add 10.98.0.1/8 valid_lft 120 preferred_lft 60",
+        "-6 addr add fd97::1/64",
+        "-6 addr add fd98::1/64 valid_lft 120 preferred_lft 60",
+    ] {
+        namespace.run(&format!("ip {address} dev v0"));
+    }
+    let state = namespace.enter(netlink::snapshot).expect("readable");
+    let v0 = find(&state, "v0").expect("veth");
+    let permanent = v0.addresses.iter().filter(|address| address.permanent);
+    let permanent: Vec<_> = permanent.map(|address| address.ip).collect();
+    assert_eq!(permanent, [ip("10.97.0.1"), ip("fd97::1")]);
+    assert_eq!(v0.addresses.len(), 4);
+}
+
 /// A namespace with a veth pair v0, v1 that is up.
 fn with_veth() -> Namespace {
     let namespace = Namespace::new();

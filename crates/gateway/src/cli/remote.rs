@@ -80,10 +80,10 @@ fn cut(client: IpAddr, config: &SiteConfig, interfaces: &[Interface]) -> Option<
         return routed.then_some(Cut::Routed);
     };
     let plan = Plan::new(config);
-    let automatic = config
-        .local
-        .is_none()
-        .then(|| kill_switch::local_networks(interfaces, &config.uplinks, &plan.tun, &plan.hub));
+    let automatic = config.local.is_none().then(|| {
+        let rules = &config.uplinks;
+        kill_switch::local_networks(interfaces, rules, &plan.tun, &plan.hub, &plan.inner)
+    });
     let mut local = plan.local.iter().chain(automatic.iter().flatten());
     let reached = !config.kill_switch || local.any(|local| local.network.contains(&client));
     (!reached).then_some(Cut::Refused(network))

@@ -43,6 +43,8 @@ pub(super) struct Guard {
     local: Option<BTreeMap<Local, Instant>>,
     /// Name servers of the uplinks, from before this machine got others.
     servers: Vec<IpAddr>,
+    /// Networks of the tunnel, of an earlier run until the hub assigns some.
+    inner: Vec<IpNet>,
     tick: Interval,
     told: Option<Arc<Told>>,
     /// Whether a route into the tunnel could not be set again the last time.
@@ -99,6 +101,10 @@ impl Guard {
             } else {
                 Vec::new()
             },
+            inner: switch
+                .as_ref()
+                .map(|switch| switch.plan().inner.clone())
+                .unwrap_or_default(),
             switch,
             tick,
             told,
@@ -117,6 +123,7 @@ impl Guard {
                 plan.hub.sort();
                 plan.hub.dedup();
             }
+            plan.inner = former.inner;
             if config.local.is_none() {
                 // Until the interfaces are known: those of before are those of now, as a rule.
                 let automatic = former.local.into_iter().filter(|l| l.interface.is_some());
@@ -154,7 +161,8 @@ impl Guard {
     }
 
     /// The hub assigned these addresses.
-    pub(super) fn set_inner(&self, inner: &[IpNet]) {
+    pub(super) fn set_inner(&mut self, inner: &[IpNet]) {
+        self.inner = inner.to_vec();
         let Some(told) = &self.told else { return };
         let families = [(true, "ipv4"), (false, "ipv6")].into_iter();
         let carried = families.filter(|(ipv4, _)| {
@@ -188,7 +196,7 @@ impl Guard {
             };
             let now = Instant::now();
             let tun = switch.plan().tun.clone();
-            let present = kill_switch::local_networks(interfaces, rules, &tun, hub);
+            let present = kill_switch::local_networks(interfaces, rules, &tun, hub, &self.inner);
             since.retain(|local, _| present.contains(local));
             let former = switch.plan().local.clone();
             for local in present {
@@ -205,7 +213,10 @@ impl Guard {
                 .filter(|(_, begin)| now.duration_since(**begin) >= LOCAL_AFTER)
                 .map(|(local, _)| local.clone());
             let settled: Vec<Local> = settled.collect();
-            switch.update(|plan| plan.local = settled)
+            switch.update(|plan| {
+                plan.local = settled;
+                plan.inner.clone_from(&self.inner);
+            })
         });
         if let Err(error) = kept {
             tracing::error!(

@@ -147,6 +147,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
         deprecated: flags.contains(AddressFlags::Deprecated),
         tentative: flags.contains(AddressFlags::Dadfailed)
             || flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic),
+        permanent: flags.contains(AddressFlags::Permanent),
     })
 }
 
