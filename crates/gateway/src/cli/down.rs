@@ -44,45 +44,56 @@ pub struct Place {
 }
 
 impl Place {
-    /// From the configuration; where that is not usable, from the file of the kill switch in the usual
-    /// place.
-    pub fn find(global: &Global) -> Self {
-        let path = global.config.as_deref();
-        let path = path.unwrap_or_else(|| Path::new(config::SITE_CONFIG));
-        if let Ok(site) = config::load_site(path) {
-            return Self {
-                state_dir: site.common.state_dir,
-                tun: site.common.interface,
-            };
+    /// From the configuration. Where that of the usual place is not usable, from the file of the kill switch
+    /// in the usual place.
+    ///
+    /// # Errors
+    /// The configuration that the user named is missing or wrong: another site may be meant.
+    pub fn find(global: &Global) -> anyhow::Result<Self> {
+        let named = global.config.as_deref();
+        let site = config::load_site(named.unwrap_or_else(|| Path::new(config::SITE_CONFIG)));
+        let error = match site {
+            Ok(site) => {
+                return Ok(Self {
+                    state_dir: site.common.state_dir,
+                    tun: site.common.interface,
+                });
+            }
+            Err(error) => error,
+        };
+        if named.is_some() {
+            return Err(error.context(
+                "nothing is changed, because the configuration of --config cannot be used: correct it, or \
+                 run `ropewalk down` without --config to stop the site of the usual place",
+            ));
         }
         let state_dir = PathBuf::from(config::STATE_DIR);
         let plan = kill_switch::read(&kill_switch::path(&state_dir));
         let tun = plan.ok().flatten().map(|plan| plan.tun);
-        Self {
+        Ok(Self {
             state_dir,
             tun: tun.unwrap_or_else(|| "ropewalk0".to_owned()),
-        }
+        })
     }
 
     /// As [`Self::find`], where this machine is a site or a kill switch was left on it.
     ///
     /// # Errors
-    /// The configuration is that of another role.
+    /// The configuration is that of another role, or [`Self::find`] fails.
     pub fn of_site(global: &Global, command: &str) -> anyhow::Result<Self> {
         let usual = config::existing_paths();
         let path = global.config.as_deref().or_else(|| usual.first().copied());
         let config = path.and_then(|path| Config::load(path).ok());
-        let place = Self::find(global);
         let role = match config {
-            None | Some(Config::Site(_)) => return Ok(place),
+            None | Some(Config::Site(_)) => return Self::find(global),
             Some(other) => other.common().role,
         };
-        let is_left = || {
+        if global.config.is_none() {
+            let place = Self::find(global)?;
             let is_set = kill_switch::state(&place.tun).is_ok_and(|state| state.is_some());
-            is_set || place.file().exists()
-        };
-        if global.config.is_none() && is_left() {
-            return Ok(place);
+            if is_set || place.file().exists() {
+                return Ok(place);
+            }
         }
         Err(WrongUsage(format!(
             "`ropewalk {command}` is for sites. This machine is for `{}`, which has no kill switch, and \
@@ -300,11 +311,34 @@ mod tests {
             text.contains("`ropewalk down` is for sites. This machine is for `ropewalk hub`"),
             "{text}"
         );
-        std::fs::write(&path, "no configuration").unwrap();
-        assert!(
-            Place::of_site(&global, "down").is_ok(),
-            "a damaged configuration of a site"
-        );
+    }
+
+    #[test]
+    fn a_configuration_that_the_user_named_and_that_cannot_be_used_is_wrong_usage() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("site.toml");
+        let global = Global {
+            config: Some(path.clone()),
+            ..Global::default()
+        };
+        for text in [
+            None,
+            Some("no configuration"),
+            Some("[hub]\nkey = \"short\"\n"),
+        ] {
+            if let Some(text) = text {
+                std::fs::write(&path, text).unwrap();
+            }
+            for error in [
+                Place::of_site(&global, "down").unwrap_err(),
+                Place::find(&global).unwrap_err(),
+            ] {
+                assert_eq!(crate::exit::code(&error), 2, "{error:#}");
+                let told = format!("{error:#}");
+                assert!(told.contains("`ropewalk down` without --config"), "{told}");
+                assert!(told.contains("site.toml"), "{told}");
+            }
+        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl KillSwitchArgs {
                 "--json is for what is shown: `ropewalk kill-switch --json`".to_owned()
             )),
             Action::Restore => {
-                let place = Place::find(global);
+                let place = Place::find(global)?;
                 let plan = match kill_switch::read(&place.file()) {
                     Ok(Some(plan)) => plan,
                     Ok(None) => {
@@ -130,7 +130,7 @@ pub fn portal(seconds: u64) -> String {
 /// What to add to the words for a gateway that does not run; nothing where no kill switch is set.
 #[must_use]
 pub fn note(global: &Global) -> Option<String> {
-    let state = kill_switch::state(&Place::find(global).tun).ok()??;
+    let state = kill_switch::state(&Place::find(global).ok()?.tun).ok()??;
     Some(format!("{}; `ropewalk down` lifts it", words(Some(&state))))
 }
 
