@@ -12,7 +12,7 @@ use super::{Global, output};
 use crate::service::{self, resolve};
 use ropewalk_config as config;
 use ropewalk_host::changes::{Change, left_over};
-use ropewalk_host::portal;
+use ropewalk_host::{kill_switch, portal};
 use ropewalk_io::netlink;
 
 const EXAMPLES: &str = "Examples:
@@ -70,7 +70,8 @@ impl PortalArgs {
         let place = Place::of_site(global, "portal")?;
         if self.time.is_zero() {
             portal::close(&place.tun)?;
-            output::note("the portal is closed: only the tunnel leaves this machine");
+            let state = kill_switch::state(&place.tun)?;
+            output::note(closed(state.is_some()));
             return Ok(());
         }
         let interfaces = netlink::snapshot().context("cannot read the interfaces")?;
@@ -89,6 +90,14 @@ impl PortalArgs {
             way.uplink,
         ));
         Ok(())
+    }
+}
+
+const fn closed(is_on: bool) -> &'static str {
+    if is_on {
+        "the portal is closed: only the tunnel leaves this machine"
+    } else {
+        "the portal is closed, and the kill switch is off: traffic may leave beside the tunnel"
     }
 }
 
@@ -117,6 +126,13 @@ fn resolver(global: &Global, place: &Place) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_closed_portal_without_a_kill_switch_does_not_say_that_only_the_tunnel_leaves() {
+        assert!(closed(true).contains("only the tunnel leaves"));
+        assert!(!closed(false).contains("only the tunnel"));
+        assert!(closed(false).contains("the kill switch is off"));
+    }
 
     #[test]
     fn times_have_a_unit_and_a_bound() {
