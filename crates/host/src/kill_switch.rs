@@ -10,7 +10,7 @@
 //! change of the table is one transaction, so there is no moment without rules. [`ruleset`] may be
 //! carried out again at any time: it keeps the counter and an open portal.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,6 +58,15 @@ pub struct Local {
     pub network: IpNet,
 }
 
+impl fmt::Display for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.interface {
+            Some(interface) => write!(f, "{} on {interface}", self.network),
+            None => write!(f, "{}", self.network),
+        }
+    }
+}
+
 /// What the rules are made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -87,6 +96,8 @@ pub struct State {
     pub refused: u64,
     /// How long a portal may still be passed.
     pub portal: Option<Duration>,
+    /// Networks reached beside the tunnel.
+    pub local: Vec<Local>,
 }
 
 impl Plan {
@@ -548,8 +559,42 @@ fn parse_state(listed: &str) -> State {
             let ends = elements.filter_map(|element| element["elem"]["expires"].as_u64());
             state.portal = ends.max().map(Duration::from_secs);
         }
+        if let Some(rule) = object.get("rule").filter(|rule| rule["chain"] == "local") {
+            state.local.extend(accepted(rule));
+        }
     }
+    // Name servers have rules of their own before the rule of their network.
+    let all = state.local.clone();
+    let is_part = |one: &Local| {
+        let mut others = all.iter().filter(|other| *other != one);
+        others.any(|other| other.interface == one.interface && other.network.contains(&one.network))
+    };
+    state.local.retain(|local| !is_part(local));
+    state.local.sort();
+    state.local.dedup();
     state
+}
+
+/// The network that a rule of the chain `local` accepts; `None` for other rules, and for groups.
+fn accepted(rule: &Value) -> Option<Local> {
+    let parts = rule["expr"].as_array()?;
+    parts.iter().find(|part| part.get("accept").is_some())?;
+    let mut matches = parts.iter().filter_map(|part| part.get("match"));
+    let to = matches
+        .clone()
+        .find_map(|one| (one["left"]["payload"]["field"] == "daddr").then_some(&one["right"]))?;
+    let address = to.as_str().or_else(|| to["prefix"]["addr"].as_str())?;
+    let address: IpAddr = address.parse().ok()?;
+    let network = match to["prefix"]["len"].as_u64() {
+        Some(length) => IpNet::new(address, u8::try_from(length).ok()?).ok()?,
+        None => IpNet::from(address),
+    };
+    let interface = matches.find(|one| one["left"]["meta"]["key"] == "oifname");
+    let interface = interface.and_then(|one| one["right"].as_str());
+    Some(Local {
+        interface: interface.map(str::to_owned),
+        network,
+    })
 }
 
 /// Opens what a captive portal needs for `time`, over `uplink` alone and for this machine only; the kernel
@@ -795,6 +840,35 @@ mod tests {
             (7, Some(Duration::from_secs(299)))
         );
         assert_eq!(parse_state("{}"), State::default());
+    }
+
+    #[test]
+    fn the_kernels_words_tell_the_local_networks() {
+        let rule = |chain: &str, on: &str, to: &str, verdict: &str| {
+            let on = format!(
+                r#"{{"match": {{"op": "==", "left": {{"meta": {{"key": "oifname"}}}}, "right": "{on}"}}}}"#
+            );
+            let to = format!(
+                r#"{{"match": {{"op": "==", "left": {{"payload": {{"protocol": "ip", "field": "daddr"}}}},
+                "right": {to}}}}}"#
+            );
+            format!(
+                r#"{{"rule": {{"chain": "{chain}", "expr": [{on}, {to}, {{"{verdict}": null}}]}}}}"#
+            )
+        };
+        let net = r#"{"prefix": {"addr": "192.168.50.0", "len": 24}}"#;
+        let other = r#"{"prefix": {"addr": "10.0.0.0", "len": 8}}"#;
+        let rules = [
+            rule("local", "br", r#""192.168.50.53""#, "accept"),
+            rule("local", "br", net, "accept"),
+            rule("local", "br", other, "goto"),
+            rule("output", "br", other, "accept"),
+            rule("local", "br", r#"{"set": ["255.255.255.255"]}"#, "accept"),
+            rule("local", "eth1", r#""10.1.2.3""#, "accept"),
+        ];
+        let state = parse_state(&format!(r#"{{"nftables": [{}]}}"#, rules.join(",")));
+        let told: Vec<_> = state.local.iter().map(Local::to_string).collect();
+        assert_eq!(told, ["192.168.50.0/24 on br", "10.1.2.3/32 on eth1"]);
     }
 
     #[test]

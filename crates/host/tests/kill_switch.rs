@@ -136,3 +136,28 @@ fn a_portal_is_open_over_its_uplink_alone() {
         Err(why) => eprintln!("skipped: {why}"),
     }
 }
+
+#[test]
+fn the_local_networks_are_read_from_the_kernel() {
+    let Ok(namespace) = Namespace::anonymous() else {
+        eprintln!("skipped: needs root");
+        return;
+    };
+    let networks = [
+        local(None, "192.168.7.0/24"),
+        local(Some("br-lan"), "10.1.0.0/16"),
+        local(Some("br-lan"), "fd01::/64"),
+    ];
+    let plan = Plan {
+        dns: ["10.1.0.53", "192.168.7.53"]
+            .map(|text| text.parse().expect("an address"))
+            .to_vec(),
+        local: networks.to_vec(),
+        ..plan("rope-0")
+    };
+    let set = || nft::run_script(&ruleset(&plan)).map(|()| state("rope-0"));
+    match namespace.enter(set).expect("a namespace") {
+        Ok(state) => assert_eq!(state.expect("an answer").expect("rules").local, networks),
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+}

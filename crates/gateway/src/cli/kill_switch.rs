@@ -10,7 +10,7 @@ use serde_json::json;
 use super::down::Place;
 use super::{Global, output};
 use ropewalk_config::{self as config, WrongUsage};
-use ropewalk_host::kill_switch::{self, KillSwitch, Plan, State};
+use ropewalk_host::kill_switch::{self, KillSwitch, Local, Plan, State};
 
 const EXAMPLES: &str = "Examples:
   ropewalk kill-switch           whether it is on, what it refused, and what is let through
@@ -26,8 +26,9 @@ const EXAMPLES: &str = "Examples:
 pub struct KillSwitchArgs {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Show it as one JSON object: `on`, `refused` packets, and `portal_s`, the seconds for which a portal is open
-    #[arg(long)]
+    /// Show it as one JSON object: `on`, `refused` packets, `portal_s`, the seconds for which a portal is open, and
+    /// `local`, the networks that are reached beside the tunnel
+    #[arg(long, global = true)]
     json: bool,
 }
 
@@ -69,8 +70,11 @@ impl KillSwitchArgs {
                     }
                     Err(error) => plan_of_configuration(global, error)?,
                 };
-                KillSwitch::set(&place.file(), plan)?;
-                output::note("the kill switch is on again: only the tunnel leaves this machine");
+                let switch = KillSwitch::set(&place.file(), plan)?;
+                output::note(&format!(
+                    "the kill switch is on again: {}",
+                    leaves(&switch.plan().local)
+                ));
                 Ok(())
             }
         }
@@ -95,10 +99,13 @@ fn plan_of_configuration(global: &Global, error: anyhow::Error) -> anyhow::Resul
 }
 
 fn for_programs(state: Option<&State>) -> serde_json::Value {
+    let local = state.into_iter().flat_map(|state| &state.local);
+    let local: Vec<_> = local.map(Local::to_string).collect();
     json!({
         "on": state.is_some(),
         "refused": state.map_or(0, |state| state.refused),
         "portal_s": state.and_then(|state| state.portal).map_or(0, |time| time.as_secs()),
+        "local": local,
     })
 }
 
@@ -109,11 +116,24 @@ pub fn words(state: Option<&State>) -> String {
         return "kill switch off: traffic may leave beside the tunnel".to_owned();
     };
     let mut text = format!(
-        "kill switch on: only the tunnel leaves this machine; {} packets refused",
+        "kill switch on: {}; {} packets refused",
+        leaves(&state.local),
         state.refused
     );
     if let Some(time) = state.portal {
         text += &portal(time.as_secs());
+    }
+    text
+}
+
+/// What leaves this machine where these networks are reached beside the tunnel.
+#[must_use]
+pub fn leaves(local: &[Local]) -> String {
+    let mut text = "only the tunnel leaves this machine".to_owned();
+    if !local.is_empty() {
+        let networks: Vec<_> = local.iter().map(Local::to_string).collect();
+        text += ", and what goes to the local networks ";
+        text += &networks.join(", ");
     }
     text
 }
@@ -144,13 +164,42 @@ mod tests {
         let state = State {
             refused: 7,
             portal: Some(std::time::Duration::from_secs(61)),
+            local: vec![Local {
+                interface: Some("br-lan".to_owned()),
+                network: "192.168.50.0/24".parse().unwrap(),
+            }],
         };
         let text = words(Some(&state));
         assert!(text.contains("7 packets refused"), "{text}");
+        assert!(
+            text.contains("to the local networks 192.168.50.0/24 on br-lan;"),
+            "{text}"
+        );
         assert!(text.contains("open for 1 min 1 s more"), "{text}");
         let shown = for_programs(Some(&state)).to_string();
-        assert_eq!(shown, r#"{"on":true,"portal_s":61,"refused":7}"#);
+        assert_eq!(
+            shown,
+            r#"{"local":["192.168.50.0/24 on br-lan"],"on":true,"portal_s":61,"refused":7}"#
+        );
         let off = for_programs(None).to_string();
-        assert_eq!(off, r#"{"on":false,"portal_s":0,"refused":0}"#);
+        assert_eq!(off, r#"{"local":[],"on":false,"portal_s":0,"refused":0}"#);
+        assert_eq!(leaves(&[]), "only the tunnel leaves this machine");
+    }
+
+    #[test]
+    fn json_is_taken_before_and_behind_the_action_and_refused_for_restore() {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            inner: KillSwitchArgs,
+        }
+        for words in ["--json", "--json show", "show --json"] {
+            let words = std::iter::once("kill-switch").chain(words.split(' '));
+            let parsed = <Command as clap::Parser>::try_parse_from(words).unwrap();
+            assert!(parsed.inner.json);
+        }
+        let parsed = <Command as clap::Parser>::try_parse_from(["k", "restore", "--json"]).unwrap();
+        let error = parsed.inner.run(&Global::default()).unwrap_err();
+        assert!(error.is::<WrongUsage>(), "{error}");
     }
 }

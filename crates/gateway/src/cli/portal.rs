@@ -8,11 +8,13 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::down::Place;
+use super::kill_switch::leaves;
 use super::{Global, output};
 use crate::service::{self, resolve};
 use ropewalk_config as config;
 use ropewalk_host::changes::{Change, left_over};
-use ropewalk_host::{kill_switch, portal};
+use ropewalk_host::kill_switch::{self, State};
+use ropewalk_host::portal;
 use ropewalk_io::netlink;
 
 const EXAMPLES: &str = "Examples:
@@ -71,7 +73,7 @@ impl PortalArgs {
         if self.time.is_zero() {
             portal::close(&place.tun)?;
             let state = kill_switch::state(&place.tun)?;
-            output::note(closed(state.is_some()));
+            output::note(&closed(state.as_ref()));
             return Ok(());
         }
         let interfaces = netlink::snapshot().context("cannot read the interfaces")?;
@@ -93,11 +95,13 @@ impl PortalArgs {
     }
 }
 
-const fn closed(is_on: bool) -> &'static str {
-    if is_on {
-        "the portal is closed: only the tunnel leaves this machine"
-    } else {
-        "the portal is closed, and the kill switch is off: traffic may leave beside the tunnel"
+fn closed(state: Option<&State>) -> String {
+    match state {
+        Some(state) => format!("the portal is closed: {}", leaves(&state.local)),
+        None => {
+            "the portal is closed, and the kill switch is off: traffic may leave beside the tunnel"
+                .to_owned()
+        }
     }
 }
 
@@ -129,9 +133,9 @@ mod tests {
 
     #[test]
     fn a_closed_portal_without_a_kill_switch_does_not_say_that_only_the_tunnel_leaves() {
-        assert!(closed(true).contains("only the tunnel leaves"));
-        assert!(!closed(false).contains("only the tunnel"));
-        assert!(closed(false).contains("the kill switch is off"));
+        assert!(closed(Some(&State::default())).contains("only the tunnel leaves"));
+        assert!(!closed(None).contains("only the tunnel"));
+        assert!(closed(None).contains("the kill switch is off"));
     }
 
     #[test]

@@ -272,11 +272,8 @@ impl Guard {
 
     fn publish(&self) {
         if let (Some(told), Some(switch)) = (&self.told, &self.switch) {
-            let word = |local: &Local| match &local.interface {
-                Some(interface) => format!("{} on {interface}", local.network),
-                None => local.network.to_string(),
-            };
-            told.lock().local = switch.plan().local.iter().map(word).collect();
+            let local = switch.plan().local.iter();
+            told.lock().local = local.map(Local::to_string).collect();
         }
     }
 }
