@@ -72,15 +72,27 @@ impl HubKeys {
     }
 }
 
-/// Forgets what is known: a machine that joins has the key of its token, whatever an earlier hub has said.
+/// Forgets what is known, if it counts for a configuration that pins this key: a machine that joins has the key of its
+/// token, whatever the hub has said before. What began from another key stays: [`HubKeys::load`] passes over it, and
+/// another site with this state directory may need it. A damaged file is removed only if it `is_own`, no other site's.
 ///
 /// # Errors
-/// The file cannot be removed.
-pub fn forget(state_dir: &Path) -> anyhow::Result<()> {
+/// The file cannot be read or removed.
+pub fn forget(state_dir: &Path, pinned: PublicKey, is_own: bool) -> anyhow::Result<()> {
     let path = state_dir.join(FILE);
-    files::remove(&path)
-        .map(drop)
-        .with_context(|| format!("cannot remove {}", path.display()))
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", path.display()));
+        }
+    };
+    let counts =
+        serde_json::from_slice::<HubKeys>(&text).map_or(is_own, |known| known.pinned == pinned);
+    if counts {
+        files::remove(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

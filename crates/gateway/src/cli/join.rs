@@ -24,9 +24,9 @@ use crate::service::lock_path;
 use crate::token::{Secret, Token, TokenError};
 use crate::{hub_keys, key_file};
 use ropewalk_config as config;
-use ropewalk_config::WrongUsage;
-use ropewalk_config::common;
+use ropewalk_config::common::{self, Common};
 use ropewalk_config::template::{self, SiteTemplate};
+use ropewalk_config::{SiteConfig, WrongUsage};
 use ropewalk_host::files::{self, Lock};
 
 const EXAMPLES: &str = "Examples:
@@ -119,12 +119,13 @@ impl Join {
         if let Some(former) = &former {
             output::note(&replaced(former, &config));
         }
-        let warning = config::load_site(path).ok();
-        if let Some(warning) = warning.and_then(|config| remote::warning(&config)) {
+        let site = config::load_site(path).ok();
+        if let Some(warning) = site.as_ref().and_then(remote::warning) {
             output::note(&format!("careful: {warning}"));
         }
         let option = global.config_option();
-        let next = next(running(path, former_key), &option, global.config.is_none());
+        let running = site.map_or(Running::None, |site| running(&site.common, former_key));
+        let next = next(running, &option, global.config.is_none());
         output::note(&format!(
             "this machine is site {} of the hub at {}; wrote {} and its key\n\
              `ropewalk up{option}` sets the kill switch: then nothing leaves this machine beside the tunnel, until \
@@ -160,7 +161,7 @@ fn tell(found: &[enrolment::Found]) {
     output::note(&format!("hubs of the fleet:\n{}", lines.join("\n")));
 }
 
-/// The site that runs with the state directory of a new configuration.
+/// The gateway that runs with the state directory of a new configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Running {
     /// There is none.
@@ -171,15 +172,25 @@ enum Running {
     Other,
 }
 
-/// Which site runs with the state directory of `config`; the one that has joined anew had `former_key`, if it had one.
-fn running(config: &Path, former_key: Option<PublicKey>) -> Running {
-    let Ok(site) = config::load_site(config) else {
-        return Running::None;
-    };
-    if !Lock::is_held(&lock_path(&site.common.state_dir, "site")) {
-        return Running::None;
+/// Which site or relay runs with the state directory of a configuration; the one that has joined anew had `former_key`,
+/// if it had one.
+fn running(common: &Common, former_key: Option<PublicKey>) -> Running {
+    let runs = |role| Lock::is_held(&lock_path(&common.state_dir, role));
+    let of_other_role = ["site", "relay"]
+        .into_iter()
+        .find(|role| *role != common.role);
+    if !runs(common.role) {
+        return if of_other_role.is_some_and(runs) {
+            Running::Other
+        } else {
+            Running::None
+        };
     }
-    let status = Client::new(&site.common.socket).status().ok();
+    // A relay has a key of its own for sites, which it says.
+    if common.role != "site" {
+        return former_key.map_or(Running::Other, |_| Running::Same);
+    }
+    let status = Client::new(&common.socket).status().ok();
     same_or_other(
         former_key,
         status.as_ref().map(|status| status.public_key.as_str()),
@@ -388,6 +399,8 @@ impl<'a> Entry<'a> {
     /// # Errors
     /// A file cannot be written.
     pub(super) fn finish(self, config: &str) -> anyhow::Result<Option<PathBuf>> {
+        let before = config::Config::load(self.config).ok();
+        let former_key = key_file::load(&self.key).ok().map(|key| key.public_key());
         let same = |text: String| text == config;
         let is_other =
             self.config.exists() && !std::fs::read_to_string(self.config).is_ok_and(same);
@@ -404,12 +417,16 @@ impl<'a> Entry<'a> {
         // As the configuration is now: it may be one that an interrupted join has written.
         let written =
             config::Config::load(self.config).context("the configuration is not usable")?;
-        let common = if let config::Config::Relay(relay) = &written {
-            &relay.site.common
-        } else {
-            written.common()
-        };
-        hub_keys::forget(&common.state_dir)?;
+        let common = written.common();
+        if running(common, former_key) == Running::Other {
+            output::note(&format!(
+                "careful: another gateway runs with the same state_dir, {}",
+                common.state_dir.display()
+            ));
+        }
+        if let Some(written) = as_site(&written) {
+            self.forget_hub_keys(before.as_ref().and_then(as_site), written)?;
+        }
         if let Some((_, pending)) = &self.invited {
             if self.key.exists() {
                 keep_former(&self.key)?;
@@ -421,6 +438,36 @@ impl<'a> Entry<'a> {
             remove_pending(&self.key);
         }
         Ok(former)
+    }
+
+    /// Forgets what a site has written down of its hub's keys where that would count for the new configuration,
+    /// `written`: the hub may have its first key again. The hub has proved the pinned key to whoever enrolled, so
+    /// another site that pins this key loses nothing. Where nothing was proved only the place of the configuration
+    /// `before` is looked at.
+    fn forget_hub_keys(
+        &self,
+        before: Option<&SiteConfig>,
+        written: &SiteConfig,
+    ) -> anyhow::Result<()> {
+        let own = before.map(|site| &site.common.state_dir);
+        let new = &written.common.state_dir;
+        if own == Some(new) || self.invited.is_some() {
+            hub_keys::forget(new, written.hub_key, own == Some(new))?;
+        }
+        // Its `state_dir` may be copied into the new configuration.
+        match own.filter(|own| *own != new) {
+            Some(own) => hub_keys::forget(own, written.hub_key, false),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The part of a configuration that is about the hub to which it connects, if it is one of a site or a relay.
+const fn as_site(config: &config::Config) -> Option<&SiteConfig> {
+    match config {
+        config::Config::Site(site) => Some(site),
+        config::Config::Relay(relay) => Some(&relay.site),
+        config::Config::Hub(_) | config::Config::Balance(_) => None,
     }
 }
 
@@ -522,32 +569,90 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_joins_forgets_which_keys_its_former_hub_had() {
-        let directory = tempfile::tempdir().unwrap();
-        let (path, state) = ["site.toml", "state"]
-            .map(|name| directory.path().join(name))
-            .into();
-        let (mut token, _) = token(&path);
-        token.secret = None;
-        key_file::load_or_create(&path.with_file_name("site.key")).unwrap();
-        std::fs::create_dir(&state).unwrap();
-        let file = state.join("hub-keys.json");
-        std::fs::write(&file, "{}").unwrap();
-        let text = template::site(&SiteTemplate {
-            name: token.name.clone(),
-            hub_key: token.hub_key,
-            endpoints: token.endpoints.clone(),
-            tcp_port: 443,
-            spares: Vec::new(),
-        });
-        let text = format!("state_dir = \"{}\"\n{text}", state.display());
-        let join = || {
+    fn a_join_forgets_hub_keys_that_would_count_for_it_and_none_of_another_site() {
+        // The key that a configuration before the join pins, that from which the file began, and whether the token has a
+        // secret.
+        let cases = [
+            (None, Some(7), true, false),
+            (Some(8), Some(7), true, false),
+            (Some(7), Some(7), false, false),
+            // Another site has the same state_dir.
+            (None, Some(8), true, true),
+            (Some(8), Some(8), true, true),
+            (None, Some(7), false, true),
+            // Damaged.
+            (None, None, true, true),
+            (Some(8), None, true, false),
+        ];
+        for (before, began, secret, stays) in cases {
+            let directory = tempfile::tempdir().unwrap();
+            let (path, state) = ["site.toml", "state"]
+                .map(|name| directory.path().join(name))
+                .into();
+            let key_path = common::key_file(&path, "site.key");
+            files::create_parent(&key_path).unwrap();
+            let (mut token, pending) = token(&key_path);
+            if secret {
+                std::fs::write(&pending, "key").unwrap();
+            } else {
+                token.secret = None;
+                key_file::load_or_create(&key_path).unwrap();
+            }
+            let key = |seed| Identity::from_seed([seed; 32]).unwrap().public_key();
+            let text = |seed| {
+                let text = template::site(&SiteTemplate {
+                    name: token.name.clone(),
+                    hub_key: key(seed),
+                    endpoints: token.endpoints.clone(),
+                    tcp_port: 443,
+                    spares: Vec::new(),
+                });
+                format!("state_dir = \"{}\"\n{text}", state.display())
+            };
+            if let Some(seed) = before {
+                std::fs::write(&path, text(seed)).unwrap();
+            }
+            std::fs::create_dir(&state).unwrap();
+            let file = state.join("hub-keys.json");
+            let known = began.map_or("{}".to_owned(), |seed| {
+                format!("{{\"pinned\": \"{}\", \"key\": \"{}\"}}", key(seed), key(9))
+            });
+            std::fs::write(&file, known).unwrap();
             let entry = Entry::begin(&token, &path, "site.key", "site", true).unwrap();
-            entry.finish(&text).unwrap();
+            entry.finish(&text(7)).unwrap();
+            let case = (before, began, secret);
+            assert_eq!(file.exists(), stays, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_join_forgets_hub_keys_in_the_former_place_that_may_come_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("site.toml");
+        let key_path = common::key_file(&path, "site.key");
+        files::create_parent(&key_path).unwrap();
+        let (token, pending) = token(&key_path);
+        std::fs::write(&pending, "key").unwrap();
+        let text = |state: &str| {
+            let text = template::site(&SiteTemplate {
+                name: token.name.clone(),
+                hub_key: token.hub_key,
+                endpoints: token.endpoints.clone(),
+                tcp_port: 443,
+                spares: Vec::new(),
+            });
+            let state = directory.path().join(state);
+            std::fs::create_dir_all(&state).unwrap();
+            format!("state_dir = \"{}\"\n{text}", state.display())
         };
-        join();
-        assert!(!file.exists(), "the keys of the former hub are still known");
-        join();
+        std::fs::write(&path, text("own")).unwrap();
+        let new = text("new");
+        let file = directory.path().join("own/hub-keys.json");
+        let known = format!("{{\"pinned\": \"{0}\", \"key\": \"{0}\"}}", token.hub_key);
+        std::fs::write(&file, known).unwrap();
+        let entry = Entry::begin(&token, &path, "site.key", "site", true).unwrap();
+        entry.finish(&new).unwrap();
+        assert!(!file.exists());
     }
 
     #[test]
