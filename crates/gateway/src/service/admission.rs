@@ -137,26 +137,37 @@ impl Admission {
     }
 
     /// Gives the holder of an invitation the key that it says, or tells it why not. May wait as
-    /// [`Self::reload`] does. When the hub cannot decide now, nobody is told anything: the site asks again. Sites of
-    /// earlier versions have not `proved` that they hold the key.
+    /// [`Self::reload`] does. When the hub cannot decide now, who holds an invitation is told so. Nobody else is told
+    /// anything, and asks again: a site would give its next key up, and a site that joins a fleet would try no other hub.
+    /// Sites of earlier versions have not `proved` that they hold the key.
     pub(super) fn enrol(&self, invitation: PublicKey, key: PublicKey, proved: bool) {
-        match self.try_enrol(invitation, key, proved) {
-            Ok(refusal) => {
-                let owner = refusal.as_ref().and_then(Refusal::owner);
-                let owner = owner.map(str::to_owned);
-                self.commands.send(Command::Enrolled {
-                    invitation,
-                    key,
-                    refused: refusal.map(|refusal| refusal.to_string()),
-                    owner,
-                });
-            }
+        let refusal = match self.try_enrol(invitation, key, proved) {
+            Ok(refusal) => refusal,
             // At most as often as the session lets invitations ask.
-            Err(error) => tracing::error!(
-                error = format!("{error:#}"),
-                "cannot record a site that joins; it asks again"
-            ),
-        }
+            Err(error) => {
+                let error = format!("{error:#}");
+                if self.fleet.is_some() || !self.directory.is_invitation(&invitation) {
+                    tracing::error!(
+                        error,
+                        "cannot record a site that joins, or the next key of a site; it asks again"
+                    );
+                    return;
+                }
+                tracing::error!(
+                    error,
+                    "cannot record a site that joins; it is told to try again later, with the same token"
+                );
+                Some(Refusal::NotNow)
+            }
+        };
+        let owner = refusal.as_ref().and_then(Refusal::owner);
+        let owner = owner.map(str::to_owned);
+        self.commands.send(Command::Enrolled {
+            invitation,
+            key,
+            refused: refusal.map(|refusal| refusal.to_string()),
+            owner,
+        });
     }
 
     /// A site has connected with its next key: the former one ends. May wait as [`Self::reload`] does.
@@ -416,6 +427,13 @@ mod tests {
         }
     }
 
+    /// What the holder of an invitation is told while the hub has trouble.
+    fn not_now() -> Option<String> {
+        let words = Refusal::NotNow.to_string();
+        assert!(words.len() <= ropewalk_wire::REASON_MAX, "{}", words.len());
+        Some(words)
+    }
+
     /// What those who asked were told.
     fn answers(scene: &Scene) -> Vec<Option<String>> {
         let mut commands = scene.commands.lock().unwrap();
@@ -457,13 +475,13 @@ mod tests {
     }
 
     #[test]
-    fn a_hub_that_cannot_let_a_site_in_now_is_silent_until_it_can() {
+    fn a_hub_that_cannot_let_a_site_in_now_says_so_and_the_token_stays_good() {
         let directory = tempfile::tempdir().unwrap();
         let scene = scene(directory.path());
         let admission = &scene.admission;
         scene.rules.store(false, Ordering::Relaxed);
         admission.enrol(key(100), key(1), true);
-        assert_eq!(answers(&scene), []);
+        assert_eq!(answers(&scene), [not_now()]);
         assert!(admission.directory.find(&key(1)).is_none());
         scene.rules.store(true, Ordering::Relaxed);
         // A file that nobody can read now says nothing of the invitation either.
@@ -471,6 +489,9 @@ mod tests {
         let text = std::fs::read_to_string(file).unwrap();
         std::fs::write(file, "[[site]]\nnmae = 1\n").unwrap();
         admission.enrol(key(100), key(1), true);
+        assert_eq!(answers(&scene), [not_now()]);
+        // A site that asks for its next key would give that key up.
+        admission.enrol(key(3), key(5), true);
         assert_eq!(answers(&scene), []);
         std::fs::write(file, text).unwrap();
         admission.enrol(key(100), key(1), true);

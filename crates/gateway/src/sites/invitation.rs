@@ -160,6 +160,11 @@ pub enum Refusal {
     /// asks could try keys out.
     #[error("the hub does not take this key: every site needs a new one of its own")]
     KeyTaken(String),
+    /// The hub has trouble of its own. The words do not say which: they are for its operator. The invitation stays open.
+    #[error(
+        "the hub cannot record this site now: its operator sees why in the log of the hub; try again then"
+    )]
+    NotNow,
 }
 
 impl Refusal {
@@ -168,7 +173,11 @@ impl Refusal {
     pub fn owner(&self) -> Option<&str> {
         match self {
             Self::KeyTaken(owner) => Some(owner),
-            Self::Revoked | Self::Disabled(_) | Self::Used { .. } | Self::Ended(_) => None,
+            Self::Revoked
+            | Self::Disabled(_)
+            | Self::Used { .. }
+            | Self::Ended(_)
+            | Self::NotNow => None,
         }
     }
 }
