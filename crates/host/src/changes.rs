@@ -529,7 +529,13 @@ pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
             path.display()
         )
     };
-    let read = files::read_state_and_owner(path, FILE_BYTES_MAX).with_context(damaged)?;
+    let read = files::read_state_and_owner(path, FILE_BYTES_MAX).map_err(|error| {
+        if files::is_denied(&error) {
+            error
+        } else {
+            error.context(damaged())
+        }
+    })?;
     let Some((text, owner)) = read else {
         return Ok(Vec::new());
     };
@@ -865,6 +871,19 @@ mod tests {
             error.contains("damaged") && error.contains("remove it"),
             "{error}"
         );
+        if rustix::process::geteuid().is_root() {
+            let path = path.clone();
+            let secret = std::os::unix::fs::PermissionsExt::from_mode(files::SECRET);
+            fs::set_permissions(&path, secret).unwrap();
+            let looked = std::thread::spawn(move || {
+                let nobody = rustix::process::Uid::from_raw(65_534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                format!("{:#}", left_over(&path).unwrap_err())
+            });
+            let words = looked.join().unwrap();
+            assert!(words.contains("Permission denied"), "{words}");
+            assert!(!words.contains("damaged"), "{words}");
+        }
         drop(Changes::begin(&path, true).unwrap());
         let aside = directory.path().join("state.json.damaged");
         assert_eq!(fs::read_to_string(aside).unwrap(), "{\"pid\":");

@@ -291,11 +291,7 @@ pub fn read_secret(path: &Path, what: &str) -> anyhow::Result<Zeroizing<String>>
         let denied = error.kind() == io::ErrorKind::PermissionDenied;
         let error = anyhow::Error::new(error).context(cannot_read());
         if denied {
-            let (user, path) = (name_of(own), path.display());
-            error.context(format!(
-                "user {user} runs this, and may not read {path}; run `chown {user}: {path}`, and let {user} \
-                 enter its directory"
-            ))
+            error.context(not_readable(path, own, &name_of(own)))
         } else {
             error
         }
@@ -319,11 +315,15 @@ pub fn read_secret(path: &Path, what: &str) -> anyhow::Result<Zeroizing<String>>
         } else {
             name_of(own)
         };
+        let (path, owner) = (path.display(), name_of(owner));
+        if !may_own_secrets(own, &user) {
+            bail!(
+                "{path} holds {what} but belongs to user {owner}, and user {user} runs this; {AS_ROOT}"
+            );
+        }
         bail!(
             "{path} holds {what} but belongs to user {owner}, who can read and exchange it; run \
-             `chown {user}: {path}`, and replace the secret if {owner} should not have had it",
-            path = path.display(),
-            owner = name_of(owner),
+             `chown {user}: {path}`, and replace the secret if {owner} should not have had it"
         );
     }
     let mode = metadata.permissions().mode() & 0o7777;
@@ -344,6 +344,34 @@ pub fn read_secret(path: &Path, what: &str) -> anyhow::Result<Zeroizing<String>>
         bail!("{} is too large to hold {what}", path.display());
     }
     Ok(text)
+}
+
+/// What to do where a user has no rights.
+pub const AS_ROOT: &str = "run it as root (sudo)";
+
+/// Whether an error comes from a lack of rights.
+#[must_use]
+pub fn is_denied(error: &anyhow::Error) -> bool {
+    let mut causes = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
+}
+
+/// Whether a secret of a gateway may be given to whoever runs this. Anybody may run `ropewalk doctor`.
+fn may_own_secrets(own: u32, user: &str) -> bool {
+    own == 0 || user == USER
+}
+
+/// Why `user`, who has the number `own`, cannot open a secret, and what to do.
+fn not_readable(path: &Path, own: u32, user: &str) -> String {
+    let path = path.display();
+    let found = format!("user {user} runs this, and may not read {path}");
+    if may_own_secrets(own, user) {
+        format!("{found}; run `chown {user}: {path}`, and let {user} enter its directory")
+    } else {
+        format!("{found}; {AS_ROOT}")
+    }
 }
 
 /// Whether there is such a process.
@@ -440,13 +468,24 @@ impl Lock {
         }
     }
 
-    /// Whether another process holds the lock at `path`.
+    /// Whether another process holds the lock at `path`; false also where that is [not known](Self::look).
     #[must_use]
     pub fn is_held(path: &Path) -> bool {
-        let Ok(file) = File::open(path) else {
-            return false;
+        Self::look(path).unwrap_or(false)
+    }
+
+    /// Whether another process holds the lock at `path`.
+    ///
+    /// # Errors
+    /// It is not known: the file cannot be opened, as by a user without rights.
+    pub fn look(path: &Path) -> io::Result<bool> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
         };
-        flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+        let locked = flock(&file, FlockOperation::NonBlockingLockShared);
+        Ok(locked == Err(rustix::io::Errno::WOULDBLOCK))
     }
 
     /// Whether the process of this number holds the lock at `path`. The kernel says so, and not the file, which is
@@ -656,6 +695,38 @@ mod tests {
     }
 
     const KEY: &str = "a private key";
+
+    #[test]
+    fn only_root_and_the_gateways_user_are_told_to_give_a_secret_away() {
+        let path = Path::new("/etc/ropewalk/keys/hub.key");
+        for (own, user) in [(0, "root"), (990, USER)] {
+            let words = not_readable(path, own, user);
+            assert!(words.contains(&format!("`chown {user}: ")), "{words}");
+        }
+        let words = not_readable(path, 65_534, "nobody");
+        assert!(words.ends_with("; run it as root (sudo)"), "{words}");
+        assert!(!words.contains("chown"), "{words}");
+    }
+
+    #[test]
+    fn who_may_not_open_a_lock_does_not_know_whether_it_is_held() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hub.lock");
+        assert!(!Lock::look(&path).unwrap(), "no gateway has ever run");
+        let _lock = Lock::take(&path, "a hub", "").unwrap();
+        assert!(Lock::look(&path).unwrap());
+        let looked = std::thread::spawn(move || {
+            let nobody = rustix::process::Uid::from_raw(65_534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            Lock::look(&path)
+        });
+        let error = looked.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
 
     #[test]
     fn secret_that_others_may_read_is_refused_with_the_remedy() {

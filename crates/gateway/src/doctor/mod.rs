@@ -19,7 +19,7 @@ pub use repair::repair;
 use ropewalk_api::{BalanceStatus, Status, words};
 use ropewalk_config::common::Common;
 use ropewalk_config::{self as config, Config};
-use ropewalk_host::files::Lock;
+use ropewalk_host::files::{self, Lock};
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -97,27 +97,55 @@ pub fn run(path: &Path, named: bool) -> Vec<Check> {
         format!("{} is sound", path.display()),
     ));
     let common = config.common();
-    if !matches!(config, Config::Balance(_)) {
-        checks.push(key("key", common));
-    }
     let role = common.role;
-    let running = Lock::is_held(&service::lock_path(&common.state_dir, role));
-    checks.push(left_overs(common, role, running));
+    let running = running(common);
+    match running {
+        Some(running) => {
+            if !matches!(config, Config::Balance(_)) {
+                checks.push(key("key", common));
+            }
+            checks.push(left_overs(common, role, running));
+        }
+        None => checks.push(rights(common)),
+    }
     match &config {
         Config::Hub(hub) => checks.extend(role::hub(hub, running)),
         Config::Site(site) => checks.extend(role::site(site, running)),
         Config::Relay(relay) => {
-            checks.push(key("key at the hub", &relay.site.common));
+            if running.is_some() {
+                checks.push(key("key at the hub", &relay.site.common));
+            }
             checks.extend(role::hub(&relay.hub, running));
             checks.extend(role::site(&relay.site, running));
         }
         Config::Balance(balance) => checks.extend(role::balance(balance)),
     }
-    checks.push(gateway(path, common, role, running));
+    if let Some(running) = running {
+        checks.push(gateway(path, common, role, running));
+    }
     if !named {
         checks.extend(left_overs_of_others(path));
     }
     checks
+}
+
+/// Whether the gateway runs. `None`: this user may not look.
+fn running(common: &Common) -> Option<bool> {
+    match Lock::look(&service::lock_path(&common.state_dir, common.role)) {
+        Ok(held) => Some(held),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+        Err(_) => Some(false),
+    }
+}
+
+/// What is not checked where this user may not look whether the gateway runs: it would be a guess.
+fn rights(common: &Common) -> Check {
+    let found = format!(
+        "this user may not look at the state of the gateway in {}: whether it runs, and its key, sites, ports and left-overs, \
+         are not checked",
+        common.state_dir.display()
+    );
+    Check::fail("rights", found, "run `ropewalk doctor` as root (sudo)")
 }
 
 /// What roles other than that of `path` have left.
@@ -126,7 +154,7 @@ fn left_overs_of_others(path: &Path) -> Vec<Check> {
     let found = others.filter_map(|other| {
         let config = Config::load(other).ok()?;
         let common = config.common();
-        let running = Lock::is_held(&service::lock_path(&common.state_dir, common.role));
+        let running = running(common)?;
         let check = left_overs(common, common.role, running);
         (check.state != State::Ok).then(|| Check {
             name: format!("left-overs of {}", other.display()),
@@ -138,10 +166,7 @@ fn left_overs_of_others(path: &Path) -> Vec<Check> {
 
 /// A configuration that is wrong, or that this user may not read.
 fn unusable(error: &anyhow::Error) -> Check {
-    let mut causes = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>());
-    let remedy = if causes.any(|cause| cause.kind() == io::ErrorKind::PermissionDenied) {
+    let remedy = if files::is_denied(error) {
         "run as root"
     } else {
         "correct the file; the lines above say how"
@@ -182,7 +207,11 @@ fn key(name: &str, common: &Common) -> Check {
             format!("{path}, public key {}", identity.public_key()),
         ),
         Err(error) => {
-            let text = format!("{error:#}");
+            let text = if files::is_denied(&error) {
+                error.to_string()
+            } else {
+                format!("{error:#}")
+            };
             // Errors of keys carry their remedy behind a semicolon.
             let (found, remedy) = text.split_once("; ").unwrap_or((&text, "run as root"));
             Check::fail(name, found, remedy)
@@ -206,7 +235,14 @@ fn left_overs(common: &Common, role: &str, running: bool) -> Check {
                 "run `ropewalk doctor --repair`, or start the gateway",
             )
         }
-        Err(error) => Check::fail(name, format!("{error:#}"), "look at the file by hand"),
+        Err(error) => {
+            let remedy = if files::is_denied(&error) {
+                files::AS_ROOT
+            } else {
+                "look at the file by hand"
+            };
+            Check::fail(name, format!("{error:#}"), remedy)
+        }
     }
 }
 
@@ -355,6 +391,78 @@ mod tests {
         let check = of("dead");
         assert_eq!(check.state, State::Warn);
         assert!(check.remedy.unwrap().contains("[probe]"));
+    }
+
+    #[test]
+    fn a_user_without_rights_is_told_to_be_root_and_nothing_that_is_guessed() {
+        use std::os::unix::fs::PermissionsExt;
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let everybodys = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), everybodys).unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let [path, state, key] =
+            ["hub.toml", "state", "hub.key"].map(|name| directory.path().join(name));
+        let text = format!(
+            "state_dir = \"{0}\"\nkey_file = \"{1}\"\nsites_file = \"{0}/sites.toml\"\n[pool]\nipv4 = \
+             \"10.9.0.0/16\"\n[listen]\nudp = [\"{2}\"]\ntcp = []\n",
+            state.display(),
+            key.display(),
+            socket.local_addr().unwrap()
+        );
+        std::fs::write(&path, text).unwrap();
+        key_file::load_or_create(&key).unwrap();
+        let lock = service::lock_path(&state, "hub");
+        let _hub = Lock::take(&lock, "a hub", "").unwrap();
+        std::fs::write(service::changes_path(&state, "hub"), "{").unwrap();
+        let check = |state_mode| {
+            let permissions = std::fs::Permissions::from_mode(state_mode);
+            std::fs::set_permissions(&state, permissions).unwrap();
+            let path = path.clone();
+            let checked = std::thread::spawn(move || {
+                let nobody = rustix::process::Uid::from_raw(65_534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                run(&path, true)
+            });
+            checked.join().unwrap()
+        };
+        // Whoever may enter the directory may still not open the lock.
+        for mode in [0o700, 0o755] {
+            let checks = check(mode);
+            let rights = checks.iter().find(|check| check.name == "rights");
+            let rights = rights.expect("a check of rights");
+            assert_eq!(rights.state, State::Fail);
+            assert!(rights.remedy.as_ref().unwrap().contains("as root (sudo)"));
+            let guesses = [
+                "ports",
+                "left-overs",
+                "gateway",
+                "sites",
+                "key",
+                "forwarding",
+            ];
+            for check in &checks {
+                assert!(!guesses.contains(&&*check.name), "{check:?}");
+            }
+        }
+        // No hub has run: what is there may be looked at, as far as it may be read.
+        std::fs::remove_file(&lock).unwrap();
+        std::fs::write(state.join("sites.toml"), "").unwrap();
+        for file in [
+            service::changes_path(&state, "hub"),
+            state.join("sites.toml"),
+        ] {
+            std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        let checks = check(0o755);
+        for name in ["key", "left-overs", "sites"] {
+            let found = checks.iter().find(|check| check.name == name).unwrap();
+            assert_eq!(found.remedy.as_deref(), Some(files::AS_ROOT), "{found:?}");
+            assert!(!found.found.contains("damaged"), "{found:?}");
+        }
     }
 
     #[test]

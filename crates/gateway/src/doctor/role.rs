@@ -16,7 +16,7 @@ use crate::sites::Sites;
 use ropewalk_config::egress::Allowed;
 use ropewalk_config::site::tunnels_everything;
 use ropewalk_config::{BalanceConfig, HubConfig, SiteConfig};
-use ropewalk_host::{kill_switch, uplinks};
+use ropewalk_host::{files, kill_switch, uplinks};
 
 /// Outer MTU below which inner packets of 1,280 bytes need fragments.
 const UPLINK_MTU_MIN: u32 = 1_400;
@@ -24,17 +24,20 @@ const UPLINK_MTU_MIN: u32 = 1_400;
 const HEADERS_V4: usize = 28;
 const HEADERS_V6: usize = 48;
 
-/// Checks of a hub.
-pub fn hub(config: &HubConfig, running: bool) -> Vec<Check> {
-    let (known, reach) = sites(config);
-    let mut checks = vec![known];
-    checks.extend(reach);
+/// Checks of a hub. `running` is `None` for a user who may not look at its state.
+pub fn hub(config: &HubConfig, running: Option<bool>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if running.is_some() {
+        let (known, reach) = sites(config);
+        checks.push(known);
+        checks.extend(reach);
+    }
     checks.extend([pools(config), endpoint(config)]);
-    if !running {
+    if running == Some(false) {
         checks.push(ports(config));
     }
     if config.forward {
-        checks.push(forwarding(running));
+        checks.extend(running.map(forwarding));
     }
     checks
 }
@@ -57,7 +60,14 @@ fn sites(config: &HubConfig) -> (Check, Option<Check>) {
                 .unwrap_or_else(|| Check::ok("sites", format!("{} known", sites.all().len())));
             (known, Some(Check::ok("sites reach", reach(config, &sites))))
         }
-        Err(error) => (Check::fail("sites", format!("{error:#}"), remedy), None),
+        Err(error) => {
+            let remedy = if files::is_denied(&error) {
+                files::AS_ROOT
+            } else {
+                remedy
+            };
+            (Check::fail("sites", format!("{error:#}"), remedy), None)
+        }
     }
 }
 
@@ -239,9 +249,10 @@ fn dropping_chain() -> Option<String> {
         })
 }
 
-/// Checks of a site.
-pub fn site(config: &SiteConfig, running: bool) -> Vec<Check> {
-    let mut checks: Vec<Check> = kill_switch(config, running).into_iter().collect();
+/// Checks of a site. `running` is `None` for a user who may not look at its state.
+pub fn site(config: &SiteConfig, running: Option<bool>) -> Vec<Check> {
+    let kill_switch = running.and_then(|running| kill_switch(config, running));
+    let mut checks: Vec<Check> = kill_switch.into_iter().collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
