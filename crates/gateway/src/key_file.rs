@@ -25,15 +25,18 @@ pub fn load(path: &Path) -> anyhow::Result<Identity> {
                  on a hub, or `ropewalk key generate`",
                 path.display()
             ),
+            Some(io::ErrorKind::InvalidData) => anyhow::anyhow!(no_key(path)),
             _ => error,
         }
     })?;
-    Identity::from_seed_base64(&text).with_context(|| {
-        format!(
-            "{} holds no private key; restore it, or move it away and run `ropewalk key generate`",
-            path.display()
-        )
-    })
+    Identity::from_seed_base64(&text).with_context(|| no_key(path))
+}
+
+fn no_key(path: &Path) -> String {
+    format!(
+        "{} holds no private key; restore it, or move it away and run `ropewalk key generate`",
+        path.display()
+    )
 }
 
 /// Writes the key to a new file.
@@ -218,6 +221,15 @@ mod tests {
                 .to_string()
                 .contains("key rotate")
         );
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_holds_no_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("site.key");
+        files::write_atomically(&path, &[0xff, 0x00, 0x9f], files::SECRET, true).unwrap();
+        let words = format!("{:#}", load(&path).unwrap_err());
+        assert_eq!(words, no_key(&path));
     }
 
     #[test]

@@ -337,9 +337,18 @@ pub fn read_secret(path: &Path, what: &str) -> anyhow::Result<Zeroizing<String>>
     // With room for all, so that no part of it stays in memory that is given back.
     let mut text = Zeroizing::new(String::with_capacity(SECRET_BYTES_MAX + 1));
     let mut bounded = file.take(SECRET_BYTES_MAX as u64 + 1);
-    bounded
-        .read_to_string(&mut text)
-        .with_context(cannot_read)?;
+    bounded.read_to_string(&mut text).map_err(|error| {
+        let kind = error.kind();
+        if kind == io::ErrorKind::InvalidData {
+            let why = format!(
+                "{} should hold {what}, but is no text; put the right file in its place",
+                path.display()
+            );
+            io::Error::new(kind, why).into()
+        } else {
+            anyhow::Error::new(error).context(cannot_read())
+        }
+    })?;
     if text.len() > SECRET_BYTES_MAX {
         bail!("{} is too large to hold {what}", path.display());
     }
@@ -775,6 +784,12 @@ mod tests {
         write_atomically(&path, &[b'x'; 4_097], SECRET, true).unwrap();
         let error = read_secret(&path, KEY).unwrap_err().to_string();
         assert!(error.contains("too large"), "{error}");
+        write_atomically(&path, &[0xff, 0x00, 0x9f], SECRET, true).unwrap();
+        let error = read_secret(&path, KEY).unwrap_err().to_string();
+        assert!(
+            error.contains("k should hold a private key, but is no text; put"),
+            "{error}"
+        );
         let pipe = directory.path().join("pipe");
         let kind = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();

@@ -7,7 +7,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -290,13 +290,24 @@ pub(super) fn read_token(given: Option<&str>) -> anyhow::Result<Token> {
     let text = match given {
         None if io::stdin().is_terminal() => {
             let asked = rpassword::prompt_password("token (not shown): ");
+            let is_text = asked.as_ref().map_err(io::Error::kind) != Err(ErrorKind::InvalidData);
+            if !is_text {
+                return Err(no_text("what was typed"));
+            }
             Zeroizing::new(asked.context("cannot ask for the token")?)
         }
-        None | Some("-") => read_all(io::stdin())?,
+        None | Some("-") => read_all(io::stdin(), "standard input")?,
+        Some(given) if given.trim().is_empty() => {
+            let why = "the argument for the token is empty: name the file with the line that `ropewalk invite` printed, or \
+                       leave the argument out to be asked";
+            return Err(WrongUsage(why.to_owned()).into());
+        }
         Some(given) => match Token::decode(given) {
             Err(TokenError::NotAToken) => {
+                let name = shown(given);
                 let file = std::fs::File::open(given);
-                read_all(file.with_context(|| format!("no token, and no file: {given}"))?)?
+                let file = file.with_context(|| format!("no token, and no file: {name}"))?;
+                read_all(file, &name)?
             }
             Err(error) => return Err(wrong(error)),
             Ok(token) => {
@@ -315,12 +326,37 @@ pub(super) fn read_token(given: Option<&str>) -> anyhow::Result<Token> {
     Token::decode(&text).map_err(wrong)
 }
 
-fn read_all(input: impl Read) -> anyhow::Result<Zeroizing<String>> {
+/// Most characters of an argument that an error shows.
+const SHOWN_MAX: usize = 64;
+
+/// An argument as errors show it.
+fn shown(given: &str) -> String {
+    let mut chars = given.chars();
+    let mut text: String = chars.by_ref().take(SHOWN_MAX).collect();
+    if chars.next().is_some() {
+        text.push_str("...");
+    }
+    text
+}
+
+/// What to do about bytes that are no text in place of a token. Where they came from is `source`.
+fn no_text(source: &str) -> anyhow::Error {
+    WrongUsage(format!(
+        "{source} holds no token: it is no text; a token is the line that `ropewalk invite` printed: give the file with \
+         that line, or copy the line anew"
+    ))
+    .into()
+}
+
+/// Reads a token from a file or from standard input, which errors call `source`.
+fn read_all(input: impl Read, source: &str) -> anyhow::Result<Zeroizing<String>> {
     // A buffer that grows leaves copies of the secret behind.
     let mut text = Zeroizing::new(String::with_capacity(INPUT_MAX + 1));
-    let read = input.take(INPUT_MAX as u64).read_to_string(&mut text);
-    read.context("the token cannot be read")?;
-    Ok(text)
+    match input.take(INPUT_MAX as u64).read_to_string(&mut text) {
+        Ok(_) => Ok(text),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Err(no_text(source)),
+        Err(error) => Err(error).with_context(|| format!("the token cannot be read from {source}")),
+    }
 }
 
 /// A machine on its way to be a site, or a relay.
@@ -784,6 +820,29 @@ mod tests {
             let error = read_token(file.to_str()).unwrap_err();
             assert!(error.is::<WrongUsage>() && error.to_string().contains("nothing was read"));
         }
+    }
+
+    #[test]
+    fn what_is_no_token_at_all_is_named_with_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        std::fs::write(&file, [0xff, 0x00, 0x9f, 0x92]).unwrap();
+        let file = shown(file.to_str().unwrap());
+        let error = read_token(Some(&file)).unwrap_err();
+        let words = error.to_string();
+        assert!(error.is::<WrongUsage>(), "{words}");
+        for part in [&*file, "holds no token", "`ropewalk invite`"] {
+            assert!(words.contains(part), "{words}");
+        }
+        for empty in ["", " "] {
+            let error = read_token(Some(empty)).unwrap_err();
+            assert!(error.is::<WrongUsage>(), "{error}");
+            assert!(error.to_string().contains("is empty"), "{error}");
+        }
+        let words = format!("{:#}", read_token(Some(&"x".repeat(100_000))).unwrap_err());
+        let echoed = format!("no token, and no file: {}...:", "x".repeat(SHOWN_MAX));
+        assert!(words.starts_with(&echoed), "{words}");
+        assert!(words.len() < 200, "{words}");
     }
 
     #[test]
