@@ -1,6 +1,6 @@
 //! Checks of what a hub or a site is configured to do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 
 use ropewalk_io::netlink::{self, Interface};
@@ -108,8 +108,12 @@ fn reach(config: &HubConfig, sites: &Sites) -> String {
     text
 }
 
+/// Most unknown names in `allow` that are shown.
+const UNKNOWN_SHOWN_MAX: usize = 20;
+
 /// A warning of `site:NAME` in an `allow` that no site has as its name; nobody can be reached by it.
 fn allowed(config: &HubConfig, sites: &Sites) -> Option<Check> {
+    let names: HashSet<&str> = sites.all().iter().map(|site| site.name.as_str()).collect();
     let of_sites = sites
         .all()
         .iter()
@@ -122,18 +126,23 @@ fn allowed(config: &HubConfig, sites: &Sites) -> Option<Check> {
             Allowed::Site(name) => Some(name.as_str()),
             Allowed::Net(_) => None,
         })
-        .filter(|name| sites.all().iter().all(|site| site.name != *name))
+        .filter(|name| !names.contains(name))
         .collect();
     if unknown.is_empty() {
         return None;
     }
-    let names: Vec<_> = unknown.iter().map(|name| format!("site:{name}")).collect();
+    let shown = unknown.iter().take(UNKNOWN_SHOWN_MAX);
+    let shown: Vec<_> = shown.map(|name| format!("site:{name}")).collect();
+    let more = match unknown.len() - shown.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
     Some(Check::warn(
         "sites",
         format!(
-            "{} known; `allow` names {}, which this hub does not know",
+            "{} known; `allow` names {}{more}, which this hub does not know",
             sites.all().len(),
-            names.join(", ")
+            shown.join(", ")
         ),
         "correct the name in `allow` (`ropewalk invite --list` has all), or invite the site",
     ))
@@ -536,6 +545,16 @@ mod tests {
             found.contains("site:office") && !found.contains("farm"),
             "{found}"
         );
+        assert!(!found.contains("more"), "{found}");
+        let many = (0..500).map(|number| format!("site:x{number}").parse().unwrap());
+        let terms = Terms {
+            allow: Some(many.collect()),
+            ..Terms::default()
+        };
+        sites.add(&hub, "van", key(3), terms).unwrap();
+        let found = allowed(&hub, &sites).unwrap().found;
+        assert_eq!(found.matches("site:").count(), UNKNOWN_SHOWN_MAX, "{found}");
+        assert!(found.contains(" and 481 more, which"), "{found}");
     }
 
     #[test]
