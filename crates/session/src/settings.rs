@@ -195,8 +195,9 @@ impl SiteEntry {
     /// have no ports.
     #[must_use]
     pub fn sends(&self, front: &[u8]) -> bool {
-        source_of(front).is_some_and(|ip| self.owns(&ip)) && self.may_quote(front)
-            || self.block.is_some_and(|block| block.sends(front))
+        let is_own = source_of(front).is_some_and(|ip| self.owns(&ip))
+            || self.block.is_some_and(|block| block.sends(front));
+        is_own && self.may_quote(front)
     }
 
     /// Whether a packet is no ICMP error, or one about a packet to the site. Firewalls let errors pass for the sake of
@@ -476,5 +477,65 @@ impl HubAddresses {
     /// Puts `addresses` in place of what was known.
     pub fn store(&self, addresses: &[SocketAddr]) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = addresses.into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARED: [u8; 4] = [203, 0, 113, 7];
+    const INNER: [u8; 4] = [10, 9, 0, 2];
+    const BEHIND: [u8; 4] = [10, 9, 5, 6];
+    const OTHER: [u8; 4] = [192, 0, 2, 9];
+
+    /// An IPv4 packet of this protocol with these bytes.
+    fn ip(protocol: u8, from: [u8; 4], to: [u8; 4], contents: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0; 20];
+        packet[0] = 0x45;
+        packet[3] = u8::try_from(20 + contents.len()).expect("short");
+        packet[9] = protocol;
+        packet[12..16].copy_from_slice(&from);
+        packet[16..20].copy_from_slice(&to);
+        packet.extend_from_slice(contents);
+        packet
+    }
+
+    /// An ICMP error about a packet of UDP to this address and port.
+    fn error(from: [u8; 4], to: [u8; 4], port: u16) -> Vec<u8> {
+        let mut udp = [0; 8];
+        udp[2..4].copy_from_slice(&port.to_be_bytes());
+        let mut message = vec![3, 3, 0, 0, 0, 0, 0, 0];
+        message.extend(ip(17, OTHER, to, &udp));
+        ip(1, from, OTHER, &message)
+    }
+
+    #[test]
+    fn an_icmp_error_is_about_a_packet_to_the_site_by_whichever_address_it_comes() {
+        let site = SiteEntry {
+            name: "site".to_owned(),
+            key: PublicKey::from_bytes([1; 32]),
+            addresses: vec![INNER.into()],
+            networks: vec!["10.9.5.0/24".parse().expect("a network")],
+            block: PortBlock::new(SHARED.into(), 1_024, 2_031),
+            enabled: true,
+            weight: 1,
+            rate: None,
+        };
+        for from in [INNER, BEHIND, SHARED] {
+            // From the shared address the port of the quote must be one of the site.
+            let own_port = 1_500;
+            for (to, port, own) in [
+                (SHARED, own_port, true),
+                (SHARED, 2_032, false),
+                (INNER, own_port, true),
+                (BEHIND, own_port, true),
+                (OTHER, own_port, false),
+            ] {
+                let packet = error(from, to, port);
+                assert_eq!(site.sends(&packet), own, "{from:?} about {to:?}:{port}");
+            }
+        }
+        assert!(!site.sends(&error(OTHER, INNER, 1_500)));
     }
 }

@@ -60,7 +60,10 @@ impl Quote {
         let quoted = packet.get(offset + ICMP_HEADER..).filter(|_| !first_part);
         // Type 137 names two addresses first, and the quote is in an option. No host of a tunnel has a reason to say it.
         let quoted = quoted.filter(|_| (protocol, kind) != (PROTOCOL_ICMPV6, REDIRECT_V6));
+        // Linux reads the addresses of a quote by the family of the error, whatever version the quote names.
+        let version = |packet: &[u8]| packet.first().map(|first| first >> 4);
         quoted
+            .filter(|quoted| version(quoted) == version(packet))
             .and_then(destination_of)
             .map_or(Self::Unknown, Self::PacketTo)
     }
@@ -140,6 +143,13 @@ mod tests {
             let cut = v4(1, 0, &error[..length]);
             assert_eq!(Quote::of(&cut), Quote::Unknown, "{length}");
         }
+        // The quote names another version than the error.
+        let mut other = v4(1, 0, &icmp(3, &[0; 60]));
+        other[28] = 0x65;
+        assert_eq!(Quote::of(&other), Quote::Unknown);
+        let mut other = v6(58, &icmp(1, &[0; 60]));
+        other[48] = 0x45;
+        assert_eq!(Quote::of(&other), Quote::Unknown);
         // More fragments follow: the quote may be in another one than the kernel reads.
         assert_eq!(Quote::of(&v4(1, 0x2000, &error)), Quote::Unknown);
         assert_eq!(Quote::of(&v4(1, 3, &error)), Quote::Nothing);

@@ -50,7 +50,11 @@ impl Place {
     /// # Errors
     /// The configuration that the user named is missing or wrong: another site may be meant.
     pub fn find(global: &Global) -> anyhow::Result<Self> {
-        let named = global.config.as_deref();
+        // Whoever names the usual place means the site there, also when its configuration is damaged.
+        let named = global
+            .config
+            .as_deref()
+            .filter(|named| *named != Path::new(config::SITE_CONFIG));
         let site = config::load_site(named.unwrap_or_else(|| Path::new(config::SITE_CONFIG)));
         let error = match site {
             Ok(site) => {
@@ -63,8 +67,8 @@ impl Place {
         };
         if named.is_some() {
             return Err(error.context(
-                "nothing is changed, because the configuration of --config cannot be used: correct it, or \
-                 run `ropewalk down` without --config to stop the site of the usual place",
+                "nothing is changed, because the configuration of --config cannot be used: correct it. \
+                 `nft delete table inet ropewalk_kill_INTERFACE` lifts the kill switch of one interface",
             ));
         }
         let state_dir = PathBuf::from(config::STATE_DIR);

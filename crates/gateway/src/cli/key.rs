@@ -228,8 +228,15 @@ impl Key {
                 identity
             }
             KeyAction::Rotate(_) => {
-                if self.key_file.is_none() {
-                    note_uninvited(&uninvite(&configured(global)?)?);
+                // A key that cannot be read must not be lost by accident, nor invitations for nothing.
+                key_file::load(&path).context("there must be a key to replace")?;
+                let config = configured(global);
+                match config.and_then(|config| uninvite(&config, &path)) {
+                    Ok(names) => note_uninvited(&names),
+                    // A stolen key is replaced all the same.
+                    Err(error) => output::note(&format!(
+                        "warning: {error:#}; tokens that nobody has used still look open, and are of no use any more"
+                    )),
                 }
                 replace_by_hand(&path)?
             }
@@ -258,7 +265,7 @@ impl Key {
         let change: KeyChange = client.post("/v1/key", &KeyRequest { switch, force })?;
         if is_hub {
             let done = if switch {
-                "the hub has its next key"
+                "the hub has its next key; tokens that nobody has used are of no use any more"
             } else {
                 "the next key is made, and sites are told; see --status, and then use --switch"
             };
@@ -390,13 +397,18 @@ fn only(existing: &[&Path]) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Ends the open invitations of a hub or a relay whose key is replaced by hand; the names of their sites.
-fn uninvite(config: &Path) -> anyhow::Result<Vec<String>> {
-    match Config::load(config) {
-        Ok(Config::Hub(hub)) => Sites::uninvite(&hub),
-        Ok(Config::Relay(relay)) => Sites::uninvite(&relay.hub),
-        Ok(Config::Site(_) | Config::Balance(_)) | Err(_) => Ok(Vec::new()),
+/// Ends the open invitations of a hub or a relay whose key in `key_file` is replaced by hand; the names of their sites.
+fn uninvite(config: &Path, key_file: &Path) -> anyhow::Result<Vec<String>> {
+    let inviting = match Config::load(config) {
+        Ok(Config::Hub(hub)) => hub,
+        Ok(Config::Relay(relay)) => relay.hub,
+        Ok(Config::Site(_) | Config::Balance(_)) | Err(_) => return Ok(Vec::new()),
+    };
+    // A relay has another key towards the next hub.
+    if inviting.common.key_file != key_file {
+        return Ok(Vec::new());
     }
+    Sites::uninvite(&inviting)
 }
 
 fn note_uninvited(names: &[String]) {
@@ -409,8 +421,6 @@ fn note_uninvited(names: &[String]) {
 
 /// Replaces the key file; the peer is told by hand.
 fn replace_by_hand(path: &Path) -> anyhow::Result<Identity> {
-    // A key that cannot be read must not be lost by accident.
-    key_file::load(path).context("there must be a key to replace")?;
     let identity = Identity::generate()?;
     let former = key_file::replace(path, &identity)?;
     // Whoever has the present key may have the next one, too.

@@ -260,21 +260,42 @@ fn gateway(path: &Path, common: &Common, role: &str, running: bool) -> Check {
         Ok(status) => {
             let up = status.tunnels.iter().filter(|tunnel| tunnel.up).count();
             let found = format!("running, {up} of {} tunnels up", status.tunnels.len());
-            if let Some(file) = outdated_by(&status, path, &common.key_file) {
-                let found = format!("{found}; {} has changed since it started", file.display());
-                let remedy = format!("restart it: `systemctl restart ropewalk-{role}`");
-                return Check::warn(name, found, remedy);
+            let check = if up == 0 && role == "site" {
+                without_tunnel(name, &status, found)
+            } else {
+                beside_tunnel(name, &status, found)
+            };
+            match outdated_by(&status, path, &common.key_file) {
+                Some(file) => outdated(check, file, role),
+                None => check,
             }
-            if up == 0 && role == "site" {
-                return without_tunnel(name, &status, found);
-            }
-            beside_tunnel(name, &status, found)
         }
         Err(error) => Check::warn(
             name,
             format!("running, but {error:#}"),
             "run as root, or restart it",
         ),
+    }
+}
+
+/// Adds to what was found that `file` has changed since the gateway started.
+fn outdated(check: Check, file: &Path, role: &str) -> Check {
+    let restart = format!(
+        "restart the gateway, unless a reload took the change over: `systemctl restart ropewalk-{role}`, or that of its \
+         own unit"
+    );
+    Check {
+        state: check.state.max(State::Warn),
+        found: format!(
+            "{}; {} has changed since it started",
+            check.found,
+            file.display()
+        ),
+        remedy: Some(match check.remedy {
+            Some(remedy) => format!("{restart}; {remedy}"),
+            None => restart,
+        }),
+        ..check
     }
 }
 
@@ -521,6 +542,18 @@ mod tests {
         assert_eq!(outdated_by(&status, &file, &key), None, "it has just begun");
         status.uptime_s = 3_600.0;
         assert_eq!(outdated_by(&status, &file, &key), Some(&*file));
+        for (check, state) in [
+            (Check::ok("gateway", "running"), State::Warn),
+            (
+                Check::fail("gateway", "no tunnel", "join again"),
+                State::Fail,
+            ),
+        ] {
+            let check = outdated(check, &file, "site");
+            assert_eq!(check.state, state);
+            assert!(check.found.contains("site.toml has changed"), "{check:?}");
+            assert!(check.remedy.unwrap().contains("restart ropewalk-site"));
+        }
         status.uptime_s = 0.0;
         status.public_key = "another".to_owned();
         assert_eq!(outdated_by(&status, &file, &key), Some(&*key));

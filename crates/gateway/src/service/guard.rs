@@ -228,21 +228,18 @@ impl Guard {
     }
 
     /// Says which routes into the tunnel were gone and are set again, or that one cannot be set.
-    pub(super) fn tell_routes(&mut self, kept: anyhow::Result<Vec<IpNet>>) {
-        let lost = kept.is_err();
-        match kept {
-            Ok(again) => {
-                for route in again {
-                    tracing::warn!(%route, "another program removed a route into the tunnel; set again");
-                }
-            }
-            Err(_) if self.routes_lost => {}
-            Err(error) => tracing::error!(
-                error = format!("{error:#}"),
-                "a route into the tunnel is gone and cannot be set again yet"
-            ),
+    pub(super) fn tell_routes(&mut self, (again, failed): (Vec<IpNet>, Option<anyhow::Error>)) {
+        for route in again {
+            tracing::warn!(%route, "another program removed a route into the tunnel; set again");
         }
-        self.routes_lost = lost;
+        let was_lost = std::mem::replace(&mut self.routes_lost, failed.is_some());
+        if let Some(error) = failed.filter(|_| !was_lost) {
+            let error = format!("{error:#}");
+            tracing::error!(
+                error,
+                "a route into the tunnel is gone and cannot be set again yet"
+            );
+        }
     }
 
     /// Commands whose status tells of the kill switch. May wait for the engine.

@@ -96,7 +96,13 @@ pub(super) fn of_hub(
         // A hub that is killed in between has ended them for nothing. The other way round they would look open for ever.
         let uninvited = uninvite();
         // A hub that ends in between starts with the next key.
-        key_file::replace(&key_file, &next)?;
+        key_file::replace(&key_file, &next).with_context(|| {
+            let ended = match uninvited.as_slice() {
+                [] => String::new(),
+                names => format!("; the invitations of {} have ended", names.join(", ")),
+            };
+            format!("the hub keeps its key{ended}")
+        })?;
         key_file::remove_next(&key_file)?;
         (commands.0)(Command::Key(KeyStep::Switch))?;
         changed(key);

@@ -195,20 +195,25 @@ impl Tun {
         Ok(left_out.into_iter().copied().collect())
     }
 
-    /// Sets those of these routes again that are gone. Returns them.
-    ///
-    /// # Errors
-    /// The interface is down, not permitted, or the kernel refuses.
-    pub fn keep_routes(&self, routes: &[IpNet], addresses: &[IpNet]) -> anyhow::Result<Vec<IpNet>> {
+    /// Sets those of these routes again that are gone. Returns them, and the first error: the interface is down, it is
+    /// not permitted, or the kernel refuses.
+    pub fn keep_routes(
+        &self,
+        routes: &[IpNet],
+        addresses: &[IpNet],
+    ) -> (Vec<IpNet>, Option<anyhow::Error>) {
         let led = routes.iter().filter(|route| has_family(addresses, route));
-        let mut again = Vec::new();
+        let (mut again, mut failed) = (Vec::new(), None);
         for part in led.flat_map(|route| halves(*route)) {
-            let kept = netlink::keep_route(&self.route(part, None));
-            if kept.with_context(|| format!("cannot route {part} into {}", self.name))? {
-                again.push(part);
+            let kept = netlink::keep_route(&self.route(part, None))
+                .with_context(|| format!("cannot route {part} into {}", self.name));
+            match kept {
+                Ok(true) => again.push(part),
+                Ok(false) => {}
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Ok(again)
+        (again, failed)
     }
 
     fn route(&self, to: IpNet, mtu: Option<u32>) -> RouteSpec {

@@ -551,6 +551,7 @@ impl Site {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let interfaces = self.interfaces.borrow();
         self.guard.keep(&interfaces, &rules, &self.hub.load());
+        drop((rules, interfaces));
         let kept = self
             .engine
             .tun

@@ -162,7 +162,8 @@ pub enum Refusal {
     KeyTaken(String),
     /// The hub has trouble of its own. The words do not say which: they are for its operator. The invitation stays open.
     #[error(
-        "the hub cannot record this site now: its operator sees why in the log of the hub; try again then"
+        "the hub cannot let this site in now: its operator sees why in the log of the hub; run the same command on this \
+         machine again then"
     )]
     NotNow,
 }
