@@ -197,14 +197,12 @@ impl Tun {
 
     /// Sets those of these routes again that are gone. Returns them, and the first error: the interface is down, it is
     /// not permitted, or the kernel refuses.
-    pub fn keep_routes(
+    pub fn keep_routes<'a>(
         &self,
-        routes: &[IpNet],
-        addresses: &[IpNet],
+        routes: impl IntoIterator<Item = &'a IpNet>,
     ) -> (Vec<IpNet>, Option<anyhow::Error>) {
-        let led = routes.iter().filter(|route| has_family(addresses, route));
         let (mut again, mut failed) = (Vec::new(), None);
-        for part in led.flat_map(|route| halves(*route)) {
+        for part in routes.into_iter().flat_map(|route| halves(*route)) {
             let kept = netlink::keep_route(&self.route(part, None))
                 .with_context(|| format!("cannot route {part} into {}", self.name));
             match kept {
@@ -254,7 +252,7 @@ impl Tun {
 }
 
 /// Whether one of the addresses is of the family of `route`.
-fn has_family(addresses: &[IpNet], route: &IpNet) -> bool {
+pub fn has_family(addresses: &[IpNet], route: &IpNet) -> bool {
     let ipv4 = route.addr().is_ipv4();
     addresses.iter().any(|own| own.addr().is_ipv4() == ipv4)
 }

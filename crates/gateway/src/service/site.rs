@@ -552,10 +552,13 @@ impl Site {
         let interfaces = self.interfaces.borrow();
         self.guard.keep(&interfaces, &rules, &self.hub.load());
         drop((rules, interfaces));
-        let kept = self
-            .engine
-            .tun
-            .keep_routes(&self.config.routes, &self.assigned);
+        let tun = &self.engine.tun;
+        let is_led = |route: &&IpNet| match &self.direct {
+            None => network::has_family(&self.assigned, route),
+            // Its firewall table decides on the rest.
+            Some(_) => tun.has_ipv6() || route.addr().is_ipv4(),
+        };
+        let kept = tun.keep_routes(self.config.routes.iter().filter(is_led));
         self.guard.tell_routes(kept);
     }
 
