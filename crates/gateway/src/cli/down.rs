@@ -67,8 +67,8 @@ impl Place {
         };
         if named.is_some() {
             return Err(error.context(
-                "nothing is changed, because the configuration of --config cannot be used: correct it. \
-                 `nft delete table inet ropewalk_kill_INTERFACE` lifts the kill switch of one interface",
+                "nothing is changed, because the configuration of --config cannot be used (without one, \
+                 `nft delete table inet ropewalk_kill_INTERFACE` lifts the kill switch of an interface)",
             ));
         }
         let state_dir = PathBuf::from(config::STATE_DIR);
@@ -339,10 +339,16 @@ mod tests {
             ] {
                 assert_eq!(crate::exit::code(&error), 2, "{error:#}");
                 let told = format!("{error:#}");
-                assert!(told.contains("`ropewalk down` without --config"), "{told}");
+                assert!(told.contains("ropewalk_kill_INTERFACE"), "{told}");
                 assert!(told.contains("site.toml"), "{told}");
             }
         }
+        // Whoever names the usual place means the site there.
+        let usual = Global {
+            config: Some(config::SITE_CONFIG.into()),
+            ..Global::default()
+        };
+        Place::find(&usual).unwrap();
     }
 
     #[test]
