@@ -72,9 +72,9 @@ impl HubKeys {
     }
 }
 
-/// Forgets what is known, if it counts for a configuration that pins this key: a machine that joins has the key of its
-/// token, whatever the hub has said before. What began from another key stays: [`HubKeys::load`] passes over it, and
-/// another site with this state directory may need it. A damaged file is removed only if it `is_own`, no other site's.
+/// Removes the file if it began from `pinned`. A machine that joins has the key of its token, whatever the hub has said
+/// before. A file that began from another key stays: [`HubKeys::load`] passes over it, and another site with this state
+/// directory may need it. A damaged file is removed only if it `is_own`, and so is no other site's.
 ///
 /// # Errors
 /// The file cannot be read or removed.

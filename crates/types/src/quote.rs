@@ -25,8 +25,8 @@ pub enum Quote {
     Nothing,
     /// It is an error about a packet to this address.
     PacketTo(IpAddr),
-    /// It is an error, or may be one, and what it quotes cannot be read: the quoted header is cut off, the error comes
-    /// in fragments, or more extension headers come before it than are read.
+    /// It is an error, or may be one, and its quote cannot be read. The quoted header is cut off or of another version,
+    /// the error comes in fragments, or too many extension headers come before the error.
     Unknown,
 }
 
