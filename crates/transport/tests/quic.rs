@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use ropewalk_netem::{Change, LossModel, Side};
+use ropewalk_netem::{Change, LossModel, Selector, Side};
 use ropewalk_testkit::Pair;
 use ropewalk_testkit::endpoints::{
     EndpointEnd, UDP_HEADERS, config, direction, hub_config, identity,
@@ -350,34 +350,58 @@ fn an_attempt_that_its_site_ends_frees_its_place_at_once_if_the_address_is_prove
 }
 
 #[test]
-fn an_attempt_that_its_site_has_ended_does_not_answer_each_retry() {
+fn an_attempt_that_its_site_has_ended_says_nothing_to_a_hub_that_does_not_know_it() {
     let now = Instant::from_millis(1);
-    let mut hub = Endpoint::new(hub_config()).unwrap();
-    let mut site = Endpoint::new(config(1)).unwrap();
     let (there, from) = ([198, 51, 100, 1], [203, 0, 113, 9]);
     let (there, from) = (SocketAddr::from((there, 443)), SocketAddr::from((from, 1)));
     let (key, socket) = (identity(2).public_key(), SocketId::default());
-    let id = site.connect(now, there, key, BDP).unwrap();
-    let (mut packet, mut retry) = (Vec::new(), Vec::new());
-    // The first packet is lost. Then the site gives the attempt up, and addresses have to be proved.
-    assert!(site.poll_transmit(now, id, &mut packet).is_some());
-    flood(&mut hub, now, 8, 2);
-    site.close(now, id, "not needed any more");
-    let mut sent = 0;
-    while sent < 100 && site.poll_transmit(now, id, &mut packet).is_some() {
-        sent += 1;
-        let bytes = BytesMut::from(&packet[..]);
-        // The network doubles each of them.
+    // A hub that asks for proof of the address does not know the attempt. One that has time does.
+    for (strangers, known) in [(8, false), (0, true)] {
+        let mut hub = Endpoint::new(hub_config()).unwrap();
+        flood(&mut hub, now, strangers, 2);
+        let mut site = Endpoint::new(config(1)).unwrap();
+        let id = site.connect(now, there, key, BDP).unwrap();
+        let mut packet = Vec::new();
+        site.poll_transmit(now, id, &mut packet).unwrap();
+        let first = BytesMut::from(&packet[..]);
+        site.close(now, id, "not needed any more");
+        assert!(
+            site.poll_transmit(now, id, &mut packet).is_none(),
+            "nothing has come yet"
+        );
+        // The network doubles the packet.
         for _ in 0..2 {
-            hub.handle_udp(now, socket, from, None, Ecn::NotEct, bytes.clone());
+            hub.handle_udp(now, socket, from, None, Ecn::NotEct, first.clone());
         }
-        while hub.poll_stateless(&mut retry).is_some() {
-            let bytes = BytesMut::from(&retry[..]);
-            site.handle_udp(now, socket, there, None, Ecn::NotEct, bytes);
+        let (mut answer, mut sent) = (Vec::new(), 0);
+        let before = hub.stats().handshakes_open;
+        for _ in 0..100 {
+            let mut answers = Vec::new();
+            while hub.poll_stateless(&mut answer).is_some() {
+                answers.push(BytesMut::from(&answer[..]));
+            }
+            while let Some(id) = hub.poll_dirty() {
+                while hub.poll_transmit(now, id, &mut answer).is_some() {
+                    answers.push(BytesMut::from(&answer[..]));
+                }
+            }
+            for answer in answers {
+                site.handle_udp(now, socket, there, None, Ecn::NotEct, answer);
+            }
+            while site.poll_transmit(now, id, &mut packet).is_some() {
+                sent += 1;
+                let bytes = BytesMut::from(&packet[..]);
+                hub.handle_udp(now, socket, from, None, Ecn::NotEct, bytes);
+            }
+        }
+        let stats = hub.stats();
+        if known {
+            assert_eq!(before, 1, "{stats:?}");
+            assert!((1..10).contains(&sent), "{sent} packets");
+        } else {
+            assert_eq!((sent, stats.retries_sent), (0, 2), "{stats:?}");
         }
     }
-    assert!(hub.stats().retries_sent >= 2, "{:?}", hub.stats());
-    assert!(sent < 10, "{sent} packets of a connection that is closed");
 }
 
 #[test]
@@ -811,6 +835,26 @@ fn urgent_packets_find_a_path_again_and_packets_declared_lost_take_no_window() {
         assert_eq!(empty.in_flight, 0, "{kind}");
         assert_eq!(empty.cwnd, full.cwnd, "{kind}: the window itself stays");
     }
+}
+
+#[test]
+fn an_outage_that_an_acknowledgement_ends_is_no_round_trip_for_the_pacer() {
+    let mut world = world();
+    world.up(BDP);
+    world.site.saturate = 1_200;
+    world.run(Duration::from_secs(2));
+    // The hub has got the last packets. That it has is lost.
+    world.set_dead(0, Selector::One(Side::Down), true);
+    world.run(Duration::from_millis(100));
+    world.site.saturate = 0;
+    world.cut(true);
+    world.run(Duration::from_secs(20));
+    world.cut(false);
+    world.hub.send(b"with the acknowledgement of that time");
+    world.run(Duration::from_millis(60));
+    world.site.saturate = 1_200;
+    let rate = world.goodput_up(Duration::from_secs(1));
+    assert!(rate.bits_per_sec() > 8_000_000, "{rate:?}");
 }
 
 #[test]

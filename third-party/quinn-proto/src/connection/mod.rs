@@ -1295,7 +1295,9 @@ impl Connection {
         if !was_closed {
             self.close_common();
             self.set_close_timer(now);
-            self.close = true;
+            // A client that has got nothing says nothing: to a server that does not know it either, this would be one
+            // more first packet. A server that does know it is told when its answer comes.
+            self.close = self.side.is_server() || self.total_authed_packets > 0;
             self.state = State::Closed(state::Closed { reason });
         }
     }
@@ -1571,7 +1573,8 @@ impl Connection {
                 )
             };
             let rtt = now.saturating_duration_since(self.spaces[space].largest_acked_packet_sent);
-            self.path.rtt.update(ack_delay, rtt);
+            let usual = 2 * self.pto(space);
+            self.path.rtt.update(now, ack_delay, rtt, usual);
             if self.path.first_packet_after_rtt_sample.is_none() {
                 self.path.first_packet_after_rtt_sample =
                     Some((space, self.spaces[space].next_packet_number));
@@ -2313,6 +2316,7 @@ impl Connection {
         stateless_reset: bool,
     ) {
         self.stats.udp_rx.ios += 1;
+        let is_retry = matches!(&packet, Some(Packet { header: Header::Retry { .. }, .. }));
         if let Some(ref packet) = packet {
             trace!(
                 "got {:?} packet ({} bytes) from {} using id {}",
@@ -2455,9 +2459,9 @@ impl Connection {
         if let State::Closed(_) = self.state {
             if !was_closed {
                 self.close = remote == self.path.remote;
-            } else if remote == self.path.remote {
-                // RFC 9000 section 10.2.1: less and less often. Who does not know the connection may answer each of
-                // these packets, as a server does that asks for proof of the address.
+            } else if remote == self.path.remote && !is_retry {
+                // RFC 9000 section 10.2.1: less and less often. Who sends a Retry does not know the connection, and
+                // may answer each of these packets with another one.
                 self.closing_packets += 1;
                 self.close |= self.closing_packets.is_power_of_two();
             }

@@ -297,6 +297,10 @@ pub struct RttEstimator {
     var: Duration,
     /// The minimum RTT seen in the connection, ignoring ack delay.
     min: Duration,
+    /// When the last sample came
+    sampled: Option<Instant>,
+    /// Whether the last sample was left out
+    skipped: bool,
 }
 
 impl RttEstimator {
@@ -306,6 +310,8 @@ impl RttEstimator {
             smoothed: None,
             var: initial_rtt / 2,
             min: initial_rtt,
+            sampled: None,
+            skipped: false,
         }
     }
 
@@ -332,7 +338,25 @@ impl RttEstimator {
         self.get() + cmp::max(4 * self.var, TIMER_GRANULARITY)
     }
 
-    pub(crate) fn update(&mut self, ack_delay: Duration, rtt: Duration) {
+    /// Takes a sample of `now`. `usual` is the longest time that the peer's acknowledgement usually takes.
+    pub(crate) fn update(
+        &mut self,
+        now: Instant,
+        ack_delay: Duration,
+        rtt: Duration,
+        usual: Duration,
+    ) {
+        // The peer may have got the packet long before: the acknowledgement of that time is lost, and `ack_delay` does
+        // not say more than `max_ack_delay`. So an outage would count as a round trip. Where the path has become
+        // longer, the next sample shows it.
+        let silence = self
+            .sampled
+            .replace(now)
+            .map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        self.skipped = !self.skipped && silence.min(rtt) > usual;
+        if self.skipped {
+            return;
+        }
         self.latest = rtt;
         // min_rtt ignores ack delay.
         self.min = cmp::min(self.min, self.latest);
