@@ -383,8 +383,8 @@ impl Copy {
         }
     }
 
-    /// Whether a site has nothing but the addresses and ports of its slot, and the slot is that site's. Whoever writes to
-    /// etcd may write anything, and two sites with one address would get each other's packets.
+    /// Whether a site has nothing but the addresses and ports of its slot, and the slot and its keys are that site's.
+    /// Whoever writes to etcd may write anything, and two sites with one address would get each other's packets.
     #[must_use]
     pub fn is_in_place(&self, site: &Site) -> bool {
         let pools = self.meta().map(|meta| &meta.pools);
@@ -395,13 +395,17 @@ impl Copy {
             && (site.ports.is_none() || site.ports == blocks.ports);
         let key = slot_key(site.slot);
         let is_own = self.entries.get(&key).is_some_and(|slot| {
-            // Of a slot that a newer program has written only the blocks are checked.
             match self.said(&key, slot) {
                 Some(Record::Slot(_, owner)) => !owner.freed && owner.site == site.name,
-                _ => true,
+                // Of a slot that a newer program has written nobody knows whose it is, if two say that it is theirs.
+                _ => (self.sites()).all(|other| other.slot != site.slot || other.name == site.name),
             }
         });
-        fits && is_own
+        let of_another = site.keys().any(|key| match self.record(&owner_key(&key)) {
+            Some(Record::Key(_, owner)) => owner.site != site.name,
+            _ => false,
+        });
+        fits && is_own && !of_another
     }
 
     /// Why what stands at this key is not what it should be, if so.
@@ -410,7 +414,7 @@ impl Copy {
         match &self.entries.get(key)?.record {
             Err(why) => Some(why.to_string()),
             Ok(Record::Site(site)) if !self.is_in_place(site) => {
-                Some("the site has addresses or ports that are not those of its slot".to_owned())
+                Some("the site has addresses, ports or a key that are not its own".to_owned())
             }
             Ok(_) => None,
         }

@@ -367,6 +367,35 @@ impl Plan<'_> {
         Ok(())
     }
 
+    /// Gives a key of a site back, unless its record names another site: whoever writes to etcd may write anything.
+    fn give_back(&mut self, key: &PublicKey, site: &str) -> Result<(), Unplanned> {
+        let is_of_another = match self.owner(key) {
+            Err(Unplanned::Refused(Refusal::Unreadable(..))) => false,
+            owner => owner?.is_some_and(|owner| owner != site),
+        };
+        if !is_of_another {
+            self.writes.push(Write::Delete(owner_key(key)));
+        }
+        Ok(())
+    }
+
+    /// Frees the slot of a site, unless its record names another site, or cannot be read.
+    fn free_slot_of(&mut self, site: &Site) -> Result<(), Unplanned> {
+        let owner = match self.get(slot_key(site.slot)) {
+            Ok(Some(Record::Slot(_, owner))) => owner,
+            Ok(_) | Err(Unplanned::Refused(Refusal::Unreadable(..))) => return Ok(()),
+            Err(unread) => return Err(unread),
+        };
+        if owner.site == site.name {
+            let freed = Owner {
+                freed: true,
+                ..owner
+            };
+            self.writes.push(Write::Put(Record::Slot(site.slot, freed)));
+        }
+        Ok(())
+    }
+
     fn put_site(&mut self, site: Site) -> Done {
         self.writes
             .push(Write::Put(Record::Site(Box::new(site.clone()))));
@@ -400,8 +429,11 @@ impl Plan<'_> {
         self.take_key(meta, new, name)?;
         let mut site = match former {
             Some(site) => {
-                self.writes
-                    .extend(site.keys().map(|key| Write::Delete(owner_key(&key))));
+                for key in site.keys() {
+                    self.give_back(&key, name)?;
+                }
+                // The new machine begins with epochs of its own.
+                self.writes.push(Write::Delete(claim_key(name)));
                 site
             }
             None => self.fresh_site(meta, name)?,
@@ -442,9 +474,21 @@ impl Plan<'_> {
     /// Makes the transaction depend on the slot being free.
     fn take_slot(&mut self, slot: u32) -> Result<(), Unplanned> {
         let key = slot_key(slot);
-        // One without a record need not be read: etcd refuses the transaction if it has one.
+        // One without a record need not be read: etcd refuses the transaction if it has one. One with a record is read,
+        // whatever the copy says: a copy that is old has slots that were given and freed again since, and hubs may still
+        // serve the sites that had those.
         let expected = if self.view.copy.used_slots().contains(&slot) {
-            self.get(key.clone())?
+            let Some(fresh) = self.view.fresh.get(&key) else {
+                return Err(Unplanned::Read(key));
+            };
+            let known = self.view.copy.entries().get(&key);
+            let revision = |entry: &Entry| entry.revision;
+            if fresh.as_ref().map(revision) == known.map(revision) {
+                self.get(key.clone())?
+            } else {
+                self.expect.insert(key, Expect::Absent);
+                return Ok(());
+            }
         } else {
             None
         };
@@ -517,7 +561,7 @@ impl Plan<'_> {
             }
             self.take_proved(meta, key, &name, proved)?;
             if let Some(former) = site.next_key.replace(key) {
-                self.writes.push(Write::Delete(owner_key(&former)));
+                self.give_back(&former, &name)?;
             }
             return Ok(self.put_site(site));
         }
@@ -571,7 +615,7 @@ impl Plan<'_> {
         }
         site.next_key = None;
         if let Some(former) = site.key.replace(*next) {
-            self.writes.push(Write::Delete(owner_key(&former)));
+            self.give_back(&former, &name)?;
         }
         Ok(self.put_site(site))
     }
@@ -580,15 +624,12 @@ impl Plan<'_> {
         let site = self
             .site(name)?
             .ok_or_else(|| Refusal::NoSite(name.to_owned()))?;
-        let keys: Vec<_> = site.keys().map(|key| owner_key(&key)).collect();
-        let freed = Owner {
-            site: name.to_owned(),
-            freed: true,
-        };
-        self.writes.push(Write::Put(Record::Slot(site.slot, freed)));
+        self.free_slot_of(&site)?;
+        for key in site.keys() {
+            self.give_back(&key, name)?;
+        }
         let rest = [site_key(name), claim_key(name)];
-        self.writes
-            .extend(keys.into_iter().chain(rest).map(Write::Delete));
+        self.writes.extend(rest.map(Write::Delete));
         Ok(Done::Site(Box::new(site)))
     }
 
@@ -615,13 +656,14 @@ impl Plan<'_> {
             read => read?,
         };
         let site = site.ok_or_else(|| Refusal::NoSite(claim.site.clone()))?;
-        let own = [site.key, site.next_key].contains(&Some(claim.key));
-        if !own || !claim.is_genuine() {
+        let own = |key| [site.key, site.next_key].contains(&Some(key));
+        if !own(claim.key) || !claim.is_genuine() {
             return Err(Refusal::Forged(claim.site.clone()).into());
         }
         match self.get(claim_key(&claim.site))? {
             Some(Record::Claim(former)) if former == *claim => {}
-            Some(Record::Claim(former)) if former.epoch >= claim.epoch => {
+            // What a key has signed that the site no longer has stands in nobody's way.
+            Some(Record::Claim(former)) if own(former.key) && former.epoch >= claim.epoch => {
                 let Claim { site, epoch, .. } = former;
                 return Err(Refusal::Older { site, epoch }.into());
             }

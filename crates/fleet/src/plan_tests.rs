@@ -98,6 +98,128 @@ impl Etcd {
     }
 }
 
+impl Etcd {
+    /// Somebody writes beside the commands.
+    fn put(&mut self, key_of_record: &str, value: &[u8]) {
+        self.1 += 1;
+        let put = crate::copy::Event::Put {
+            key: key_of_record.to_owned(),
+            value: value.to_vec(),
+            revision: self.1,
+        };
+        self.0.apply(&key(255), vec![put]).unwrap();
+    }
+
+    fn is_in_place(&self, name: &str) -> bool {
+        self.0.is_in_place(self.0.site(name).unwrap())
+    }
+}
+
+fn revoke(name: &str) -> Request {
+    Request::Revoke {
+        name: name.to_owned(),
+    }
+}
+
+/// A site with another site's slot, and perhaps its key: `evil` beside `boat` with key 1.
+fn beside_the_boat(number: u8) -> Etcd {
+    let mut etcd = Etcd::new();
+    etcd.write(&add("boat", 1)).unwrap();
+    let evil = Site {
+        name: "evil".to_owned(),
+        key: Some(key(number)),
+        ..etcd.0.site("boat").unwrap().clone()
+    };
+    etcd.put("site/evil", &Record::Site(Box::new(evil)).encode());
+    etcd
+}
+
+#[test]
+fn to_revoke_a_site_that_has_what_is_another_s_leaves_that_other_one_all_it_has() {
+    for number in [9, 1] {
+        let mut etcd = beside_the_boat(number);
+        assert!(etcd.is_in_place("boat") && !etcd.is_in_place("evil"));
+        etcd.write(&revoke("evil")).unwrap();
+        assert_eq!(etcd.0.site("evil"), None);
+        assert!(etcd.is_in_place("boat"), "key {number}");
+        assert_eq!(etcd.0.site_of(&key(1)).unwrap().name, "boat");
+        assert!(etcd.0.freed_slots().is_empty());
+    }
+    // A slot of its own, and the key of the boat.
+    let mut etcd = Etcd::new();
+    etcd.write(&add("boat", 1)).unwrap();
+    etcd.write(&add("evil", 9)).unwrap();
+    let evil = Site {
+        key: Some(key(1)),
+        ..etcd.0.site("evil").unwrap().clone()
+    };
+    etcd.put("site/evil", &Record::Site(Box::new(evil)).encode());
+    assert!(etcd.is_in_place("boat") && !etcd.is_in_place("evil"));
+    let replace = Request::Add {
+        name: "evil".to_owned(),
+        credential: Credential::Key(key(8)),
+        terms: Terms {
+            replace: true,
+            ..Terms::default()
+        },
+    };
+    etcd.write(&replace).unwrap();
+    assert_eq!(etcd.0.site_of(&key(1)).unwrap().name, "boat");
+    assert!(etcd.is_in_place("boat") && etcd.is_in_place("evil"));
+}
+
+#[test]
+fn of_two_sites_of_a_slot_that_says_nothing_none_is_in_place() {
+    let mut etcd = beside_the_boat(9);
+    etcd.put("slot/00000000", b"{\"v\":2}");
+    // What the slot has said before counts.
+    assert!(etcd.is_in_place("boat") && !etcd.is_in_place("evil"));
+    let stored = etcd.0.entries().iter().map(|(key, entry)| {
+        let (value, revision) = (entry.value.clone(), entry.revision);
+        (key.clone(), crate::copy::Stored { value, revision })
+    });
+    let mut copy = Copy::default();
+    copy.fill(&key(255), 1, etcd.1, stored.collect()).unwrap();
+    for name in ["boat", "evil"] {
+        assert!(!copy.is_in_place(copy.site(name).unwrap()), "{name}");
+    }
+    // A site alone keeps the slot that a newer program has written.
+    let delete = crate::copy::Event::Delete {
+        key: "site/evil".to_owned(),
+        revision: etcd.1 + 1,
+    };
+    copy.apply(&key(255), vec![delete]).unwrap();
+    assert!(copy.is_in_place(copy.site("boat").unwrap()));
+}
+
+#[test]
+fn a_claim_of_a_key_that_the_site_has_no_more_stands_in_nobody_s_way() {
+    let [former, new] =
+        [4, 5].map(|seed| ropewalk_transport::Identity::from_seed([seed; 32]).unwrap());
+    let van = |identity: &ropewalk_transport::Identity, replace| Request::Add {
+        name: "van".to_owned(),
+        credential: Credential::Key(identity.public_key()),
+        terms: Terms {
+            replace,
+            ..Terms::default()
+        },
+    };
+    let mut etcd = Etcd::new();
+    etcd.write(&van(&former, false)).unwrap();
+    etcd.write(&Request::Claim(signed(&former, u64::MAX)))
+        .unwrap();
+    let stale = etcd.0.entries()["claim/van"].value.clone();
+    etcd.write(&van(&new, true)).unwrap();
+    assert_eq!(etcd.0.claims().count(), 0);
+    // An earlier version left it there.
+    etcd.put("claim/van", &stale);
+    etcd.write(&Request::Claim(signed(&new, 1))).unwrap();
+    let claims: Vec<_> = etcd.0.claims().map(|claim| claim.epoch).collect();
+    assert_eq!(claims, [1]);
+    let older = etcd.write(&Request::Claim(signed(&new, 0)));
+    assert!(matches!(older, Err(Refusal::Older { .. })), "{older:?}");
+}
+
 fn add(name: &str, number: u8) -> Request {
     Request::Add {
         name: name.to_owned(),
@@ -214,9 +336,6 @@ fn the_slot_of_a_revoked_site_is_the_last_to_be_given_again() {
         Done::Site(site) => site.slot,
         Done::Nothing => panic!(),
     };
-    let revoke = |name: &str| Request::Revoke {
-        name: name.to_owned(),
-    };
     for (name, number) in [("a", 1), ("b", 2)] {
         etcd.write(&add(name, number)).unwrap();
     }
@@ -237,6 +356,32 @@ fn the_slot_of_a_revoked_site_is_the_last_to_be_given_again() {
 }
 
 /// Etcd was set back: the same revisions wrote other values.
+/// A hub whose copy is a second old meets slots that were given and freed within that second.
+#[test]
+fn a_slot_that_was_freed_since_the_copy_is_not_given_again() {
+    let mut etcd = Etcd::new();
+    let names: Vec<_> = (1_u8..)
+        .map(|number| (number, format!("s{number}")))
+        .take(15)
+        .collect();
+    for (number, name) in &names {
+        etcd.write(&add(name, *number)).unwrap();
+    }
+    etcd.write(&revoke("s1")).unwrap();
+    let old = etcd.0.clone();
+    let planned = |etcd: &Etcd, copy: &Copy| etcd.plan(&add("new", 100), copy, &[], 0).unwrap();
+    // Of the name that had the slot before, and of another one.
+    for name in ["s1", "other"] {
+        let mut etcd = Etcd(etcd.0.clone(), etcd.1);
+        etcd.write(&add(name, 90)).unwrap();
+        etcd.write(&revoke(name)).unwrap();
+        let by_old_copy = planned(&etcd, &old);
+        assert!(!etcd.commit(&by_old_copy), "{name}");
+        let transaction = planned(&etcd, &etcd.0);
+        assert!(etcd.commit(&transaction));
+    }
+}
+
 #[test]
 fn a_transaction_depends_on_values_and_not_on_revisions() {
     let mut etcd = Etcd::new();

@@ -782,7 +782,9 @@ impl Fleet {
         let mut claims = lock(&self.shared.claims);
         let full = claims.len() >= CLAIMS_MAX;
         match claims.get_mut(&claim.site) {
-            Some(former) if former.epoch >= claim.epoch => return Err(Unqueued::Older),
+            Some(former) if former.key == claim.key && former.epoch >= claim.epoch => {
+                return Err(Unqueued::Older);
+            }
             Some(former) => *former = claim,
             None if full => return Err(Unqueued::Full),
             None => {

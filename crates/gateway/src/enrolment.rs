@@ -5,7 +5,7 @@
 
 mod choice;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::slice;
 use std::time::Duration;
@@ -142,15 +142,24 @@ pub fn enrol(token: &Token, secret: &Secret, identity: &Identity) -> anyhow::Res
 
 /// Why no hub of a fleet has let the site in.
 fn of_fleet(problems: &[(String, anyhow::Error)]) -> anyhow::Error {
-    let each = problems
+    let refused = problems.iter().all(|(_, error)| error.is::<Refused>());
+    let words: BTreeSet<String> = problems
         .iter()
-        .map(|(hub, error)| format!("{hub}: {error:#}"));
-    let text = format!(
-        "no hub of the fleet has let this machine in; while the hubs miss their common state (etcd) nobody can join, so try \
-         again later ({})",
-        each.collect::<Vec<_>>().join("; ")
-    );
-    if problems.iter().all(|(_, error)| error.is::<Refused>()) {
+        .map(|(_, error)| format!("{error:#}"))
+        .collect();
+    let text = if let (true, 1, Some(word)) = (refused, words.len(), words.first()) {
+        format!("every hub that the token names refuses this machine: {word}")
+    } else {
+        let each = problems
+            .iter()
+            .map(|(hub, error)| format!("{hub}: {error:#}"));
+        format!(
+            "no hub of the fleet has let this machine in; while the hubs miss their common state (etcd) nobody can join, so \
+             try again later ({})",
+            each.collect::<Vec<_>>().join("; ")
+        )
+    };
+    if refused {
         Refused {
             text,
             is_final: true,
@@ -407,6 +416,45 @@ mod tests {
         assert_eq!(found, [None, Some(true)]);
         assert!(begun.elapsed() < Duration::from_secs(5));
         drop(end);
+    }
+
+    #[test]
+    fn hubs_of_a_fleet_that_agree_are_quoted_once_and_etcd_is_named_only_where_they_do_not() {
+        let refused = |text: &str| -> anyhow::Error {
+            Refused {
+                text: text.to_owned(),
+                is_final: false,
+            }
+            .into()
+        };
+        let of = |errors: Vec<anyhow::Error>| {
+            let hubs = ["a", "b", "c"].into_iter().map(str::to_owned);
+            format!("{:#}", of_fleet(&hubs.zip(errors).collect::<Vec<_>>()))
+        };
+        let text = of(vec![
+            refused("revoked"),
+            refused("revoked"),
+            refused("revoked"),
+        ]);
+        assert_eq!(
+            text,
+            "every hub that the token names refuses this machine: revoked"
+        );
+        let text = of(vec![
+            refused("revoked"),
+            refused("unknown"),
+            refused("revoked"),
+        ]);
+        assert!(
+            text.contains("etcd") && text.contains("b: unknown"),
+            "{text}"
+        );
+        let silent = || anyhow::anyhow!("no answer");
+        let text = of(vec![silent(), silent(), silent()]);
+        assert!(
+            text.contains("etcd") && text.contains("c: no answer"),
+            "{text}"
+        );
     }
 
     #[test]

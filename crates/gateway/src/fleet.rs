@@ -233,7 +233,7 @@ fn misplaced(copy: &Copy) -> Option<String> {
         others => format!("site {} and {others} more are", first.name),
     };
     Some(format!(
-        "{who} not served, because etcd has other addresses or ports there than those of the slot: revoke and invite \
+        "{who} not served, because etcd has addresses, ports or a key there that are not the site's own: revoke and invite \
          anew, or write a backup back"
     ))
 }

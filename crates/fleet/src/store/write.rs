@@ -250,10 +250,7 @@ impl Effort<'_> {
                 {
                     return Ok((Done::Nothing, 0));
                 }
-                // Others of this hub ask for the last slots, and may not get them.
-                Err(Unplanned::Refused(Refusal::Full(_))) if asked.len() > self.taken.len() => Err(
-                    Left::Failed("other writes ask for the last places".to_owned()),
-                ),
+                Err(Unplanned::Refused(Refusal::Full(_))) if !asked.is_empty() => Err(self.full()),
                 Err(Unplanned::Refused(refusal)) => return Err(refusal.into()),
                 Ok(transaction) if transaction.writes.is_empty() => {
                     return Ok((transaction.done, 0));
@@ -281,6 +278,13 @@ impl Effort<'_> {
                 }
             }
         }
+    }
+
+    /// No place is free but those that others of this hub ask for, and may not get, and those that were freed since the
+    /// copy.
+    fn full(&mut self) -> Left {
+        self.taken.clear();
+        Left::Failed("other writes ask for the last places".to_owned())
     }
 
     async fn get(&mut self, key: &str) -> Result<Option<Entry>, Left> {
@@ -496,6 +500,27 @@ async fn keep(
     }
 }
 
+/// What says that the record of this hub is another machine's, if it is. `lease` is that of this hub, if it has written.
+fn taken_by_another(hub: &HubLease, there: &KeyValue, lease: Option<i64>) -> Option<String> {
+    let lease_is_other = lease != Some(there.lease());
+    if lease.is_some() && lease_is_other {
+        return Some(format!(
+            "another machine runs with the name {} and has taken the place of this one: give one of the two another name and \
+             another key, or end that one",
+            hub.id
+        ));
+    }
+    // The key of this hub may have changed.
+    let record = Record::decode(&hub_key(&hub.id), there.value());
+    let key_is_other = matches!(record, Ok(Record::Hub(other)) if other.key != hub.key);
+    (key_is_other && lease_is_other).then(|| {
+        format!(
+            "another hub has the name {}: give this one another name, or end that one",
+            hub.id
+        )
+    })
+}
+
 async fn keep_by(
     shared: &Shared,
     mut client: Client,
@@ -540,16 +565,8 @@ async fn keep_by(
         if kv.value() == value && Some(kv.lease()) == *lease {
             return Ok(());
         }
-        // The key of this hub may have changed.
-        let is_own = lease.is_some_and(|id| id == kv.lease());
-        if let Ok(Record::Hub(other)) = Record::decode(&name, kv.value())
-            && other.key != hub.key
-            && !is_own
-        {
-            return Err(Left::Denied(format!(
-                "another hub has the name {}: give this one another name, or end that one",
-                hub.id
-            )));
+        if let Some(problem) = taken_by_another(hub, kv, *lease) {
+            return Err(Left::Denied(problem));
         }
     }
     let id = match *lease {
@@ -565,6 +582,8 @@ async fn keep_by(
     let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(id)));
     let response = answer(client.txn(Txn::new().when(expected).and_then([put]))).await?;
     if !response.succeeded() {
+        // A lease that has written nothing tells nothing of who wrote the record. It ends by itself.
+        *lease = None;
         return Err(Left::Denied(
             "the record of this hub was changed meanwhile".to_owned(),
         ));

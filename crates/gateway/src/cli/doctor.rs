@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::Global;
-use super::output::{self, Colour, Style};
+use super::output::{self, Colour, Style, printable};
 use crate::doctor::{self, Check, State};
 use ropewalk_config::WrongUsage;
 
@@ -81,7 +81,9 @@ fn render(checks: &[Check], style: Style) -> String {
             State::Warn => ("warn", Colour::Yellow),
             State::Fail => ("FAIL", Colour::Red),
         };
-        let found = check.found.replace('\n', "\n      ");
+        // Other programs and hubs say a part of what is found.
+        let found: Vec<String> = check.found.lines().map(printable).collect();
+        let found = found.join("\n      ");
         out.push_str(&format!(
             "{}  {}: {found}\n",
             style.paint(colour, word),
@@ -92,4 +94,22 @@ fn render(checks: &[Check], style: Style) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hub of the fleet or a server may say anything.
+    #[test]
+    fn what_others_say_moves_no_cursor() {
+        let check = Check {
+            name: "fleet".to_owned(),
+            state: State::Ok,
+            found: "one\u{1b}[2J\ntwo".to_owned(),
+            remedy: None,
+        };
+        let text = render(&[check], Style::plain());
+        assert_eq!(text, "ok    fleet: one\\u{1b}[2J\n      two\n");
+    }
 }

@@ -9,10 +9,13 @@ use ropewalk_io::sysctl;
 use serde_json::Value;
 
 use super::{Check, probe};
+use crate::client::Client;
 use crate::engine::control::Uplink;
 use crate::fleet;
+use crate::service::spare::SPARE;
 use crate::service::{direct, has_net_admin, network, resolve};
 use crate::sites::Sites;
+use ropewalk_api::FleetStatus;
 use ropewalk_config::egress::Allowed;
 use ropewalk_config::site::tunnels_everything;
 use ropewalk_config::{BalanceConfig, HubConfig, SiteConfig};
@@ -33,6 +36,9 @@ pub fn hub(config: &HubConfig, running: Option<bool>) -> Vec<Check> {
         checks.extend(reach);
     }
     checks.extend([pools(config), endpoint(config)]);
+    if config.fleet.is_some() {
+        checks.extend(in_fleet(config, running));
+    }
     if running == Some(false) {
         checks.push(ports(config));
     }
@@ -69,6 +75,61 @@ fn sites(config: &HubConfig) -> (Check, Option<Check>) {
             (Check::fail("sites", format!("{error:#}"), remedy), None)
         }
     }
+}
+
+/// Checks of a hub of a fleet: what the hub that runs knows of the fleet, and what becomes of connections.
+fn in_fleet(config: &HubConfig, running: Option<bool>) -> Vec<Check> {
+    let asked = (running == Some(true)).then(|| Client::new(&config.common.socket).status());
+    let known = asked.and_then(Result::ok).map(|status| {
+        status.fleet.as_ref().map_or_else(
+            || {
+                let found = "the hub that runs has no fleet";
+                Check::fail("fleet", found, "restart the hub, so that it reads [fleet]")
+            },
+            fleet_known,
+        )
+    });
+    known.into_iter().chain(moves(config)).collect()
+}
+
+/// What the hub that runs says of its fleet.
+fn fleet_known(known: &FleetStatus) -> Check {
+    let name = "fleet";
+    let etcd = fleet::matter(&known.etcd);
+    let runs = known.hubs.iter().filter(|hub| hub.runs).count();
+    let mut found = format!(
+        "{}: etcd {etcd}; {runs} hubs run, as far as this one knows",
+        known.name
+    );
+    if let Some(why) = &known.etcd.why {
+        found += &format!("; {why}");
+    }
+    for problem in &known.problems {
+        found += &format!("; {problem}");
+    }
+    let look = "the lines say what to do; `ropewalk fleet status` has more";
+    match (known.etcd.state.as_str(), known.problems.is_empty()) {
+        ("there", true) => Check::ok(name, found),
+        ("away", true) => Check::warn(
+            name,
+            found,
+            "look at etcd; known sites join, move and run meanwhile, nobody can be invited or revoked",
+        ),
+        _ => Check::fail(name, found, look),
+    }
+}
+
+/// A warning where connections of sites break when they move to another hub.
+fn moves(config: &HubConfig) -> Option<Check> {
+    let leaves = config.forward && config.onward.is_none() && config.shared.is_none();
+    if !leaves || !config.masquerade {
+        return None;
+    }
+    Some(Check::warn(
+        "connections",
+        "`masquerade` is on: when a site moves to another hub, its address outside changes and its connections break",
+        "set masquerade = false and routes_table in [network], or let sites share public addresses with `shared` in [pool]",
+    ))
 }
 
 /// Most sites with an `allow` of their own that are shown. `ropewalk invite --list` has all sites.
@@ -280,6 +341,18 @@ pub fn site(config: &SiteConfig, running: Option<bool>) -> Vec<Check> {
     }
     let list: Vec<_> = hub.iter().map(ToString::to_string).collect();
     checks.push(Check::ok("hub address", list.join(", ")));
+    // The ways to the hub that serves matter. After a move that is the spare.
+    let spare = (running == Some(true)).then(|| serving_spare(config));
+    // The spare is reached over UDP only.
+    let (hub, tcp_port) = match spare.flatten() {
+        Some(addresses) => {
+            let list: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            let found = format!("the spare at {}: this site has moved", list.join(", "));
+            checks.push(Check::ok("hub that serves", found));
+            (addresses, None)
+        }
+        None => (hub, config.tcp_fallback.then_some(config.tcp_port)),
+    };
     let interfaces = match netlink::snapshot() {
         Ok(interfaces) => interfaces,
         Err(error) => {
@@ -290,10 +363,22 @@ pub fn site(config: &SiteConfig, running: Option<bool>) -> Vec<Check> {
     let found = uplinks::select(&interfaces, &config.uplinks, &config.common.interface, &hub);
     checks.push(uplinks_found(&found, &interfaces, config, &hub));
     for uplink in &found {
-        checks.extend(uplink_checks(uplink, &hub, config));
+        checks.extend(uplink_checks(uplink, &hub, tcp_port));
     }
     checks.extend(beside_tunnel(config));
     checks
+}
+
+/// Where the spare is reached, if the site that runs has moved to the spare.
+fn serving_spare(config: &SiteConfig) -> Option<Vec<SocketAddr>> {
+    config.spare.as_ref()?;
+    let status = Client::new(&config.common.socket).status().ok()?;
+    let mut tunnels = status.tunnels.into_iter();
+    let tunnel =
+        tunnels.find(|tunnel| tunnel.up && tunnel.serving_hub.as_deref() == Some(SPARE))?;
+    let addresses = tunnel.serving_hub_addresses.iter();
+    let addresses: Vec<SocketAddr> = addresses.filter_map(|text| text.parse().ok()).collect();
+    (!addresses.is_empty()).then_some(addresses)
 }
 
 /// Check of what is refused beside the tunnel, where everything is to go through it.
@@ -419,7 +504,7 @@ fn uplinks_found(
     }
 }
 
-fn uplink_checks(uplink: &Uplink, hub: &[SocketAddr], config: &SiteConfig) -> Vec<Check> {
+fn uplink_checks(uplink: &Uplink, hub: &[SocketAddr], tcp_port: Option<u16>) -> Vec<Check> {
     let mut checks = vec![mtu(uplink)];
     let mut udp_works = false;
     for address in hub {
@@ -466,8 +551,8 @@ fn uplink_checks(uplink: &Uplink, hub: &[SocketAddr], config: &SiteConfig) -> Ve
             },
         );
     }
-    if config.tcp_fallback {
-        checks.extend(tcp_check(uplink, hub, config.tcp_port, udp_works));
+    if let Some(port) = tcp_port {
+        checks.extend(tcp_check(uplink, hub, port, udp_works));
     }
     checks
 }
@@ -517,8 +602,63 @@ fn tcp_check(uplink: &Uplink, hub: &[SocketAddr], port: u16, udp_works: bool) ->
 
 #[cfg(test)]
 mod tests {
+    use super::super::State;
     use super::*;
     use crate::sites::Terms;
+    use ropewalk_api::{EtcdStatus, FleetHub};
+
+    #[test]
+    fn a_fleet_without_etcd_or_with_problems_is_told() {
+        let known = |state: &str, problems: &[&str]| FleetStatus {
+            name: "north".to_owned(),
+            etcd: EtcdStatus {
+                state: state.to_owned(),
+                since: (state != "there").then_some(60),
+                why: (state != "there").then(|| "no answer".to_owned()),
+            },
+            problems: problems.iter().map(|text| (*text).to_owned()).collect(),
+            hubs: vec![FleetHub {
+                runs: true,
+                ..FleetHub::default()
+            }],
+            ..FleetStatus::default()
+        };
+        let good = fleet_known(&known("there", &[]));
+        assert_eq!(good.state, State::Ok);
+        assert_eq!(
+            good.found,
+            "north: etcd answers; 1 hubs run, as far as this one knows"
+        );
+        let away = fleet_known(&known("away", &[]));
+        assert_eq!(away.state, State::Warn);
+        assert!(
+            away.found.ends_with(
+                "1970-01-01 00:01:00 UTC; 1 hubs run, as far as this one knows; no answer"
+            ),
+            "{away:?}"
+        );
+        for bad in [known("foreign", &[]), known("there", &["a name twice"])] {
+            assert_eq!(fleet_known(&bad).state, State::Fail);
+        }
+    }
+
+    #[test]
+    fn a_fleet_whose_connections_break_at_a_move_is_warned_of() {
+        let hub = |more: &str| {
+            let text = format!("[pool]\nipv4 = \"10.9.0.0/16\"\n{more}");
+            ropewalk_config::hub::parse(std::path::Path::new("hub.toml"), &text).unwrap()
+        };
+        let usual = moves(&hub("")).unwrap();
+        assert_eq!(usual.state, State::Warn);
+        assert!(usual.remedy.unwrap().contains("masquerade = false"));
+        for kept in [
+            "[network]\nmasquerade = false\n",
+            "shared = [\"192.0.2.8\"]\n",
+            "[network]\nforward = false\n",
+        ] {
+            assert_eq!(moves(&hub(kept)), None, "{kept}");
+        }
+    }
 
     #[test]
     fn a_name_in_allow_that_no_site_has_is_warned_of() {

@@ -27,7 +27,7 @@ pub mod restarts;
 mod rights;
 mod site;
 mod site_routes;
-mod spare;
+pub mod spare;
 mod supplicant;
 mod watchdog;
 mod workers;

@@ -19,6 +19,9 @@ use tokio::task::JoinHandle;
 use super::guard::Guard;
 use super::resolve::{Found, resolve, resolve_each, together};
 
+/// The name of the spare in the status of its site.
+pub const SPARE: &str = "spare";
+
 /// How soon a look-up is repeated that has found nothing. Longer: fewer queries, later readiness of the spare.
 const RETRY: Duration = Duration::from_secs(15);
 /// How often names are looked up that were found. Longer: fewer queries, a spare that has moved is found later.
@@ -148,7 +151,7 @@ impl Spare {
     /// The hubs of the site: the home, and the spare after it.
     pub(super) fn after(&self, home: SiteHub) -> Vec<SiteHub> {
         let spare = self.0.iter().map(|known| SiteHub {
-            name: "spare".into(),
+            name: SPARE.into(),
             key: known.key,
             addresses: Arc::clone(&known.addresses),
             // A spare is reached over UDP only.
