@@ -35,7 +35,8 @@ pub struct FleetStatus {
 /// Whether etcd answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EtcdStatus {
-    /// `there`, `away`, `foreign` where etcd has no state of this fleet, or `ended` where nobody asks it any more.
+    /// `there`, `away`, `denied` where etcd refuses the user of this hub or the role of the user, `foreign` where etcd has no
+    /// state of this fleet, or `ended` where nobody asks it any more.
     pub state: String,
     /// Since when it is not there, seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,7 @@ use ropewalk_transport::PublicKey;
 use crate::copy::{Copy, Entry, Foreign, Stored};
 use crate::record::{META, Meta, Pools, Record, Rest, Unreadable, is_of_running_hub};
 use crate::store::follow_parts::{Header, Left, PAGE, answer, read_all};
-use crate::store::{Options, now};
+use crate::store::{Options, now, remedy};
 
 /// Changes of one transaction: etcd takes 128 as it comes.
 const CHANGES: usize = 100;
@@ -26,9 +26,10 @@ const FILE_BYTES_MAX: u64 = 1 << 29;
 fn failed(left: Left) -> anyhow::Error {
     match left {
         Left::Failed(why) | Left::Range(why) => anyhow::anyhow!("etcd does not answer: {why}"),
-        Left::Denied(why) => anyhow::anyhow!(
-            "etcd refuses ({why}): check the user and its role, and the room of etcd"
-        ),
+        Left::Denied(why) | Left::Token(why) => {
+            let remedy = remedy(&why);
+            anyhow::anyhow!("etcd refuses ({why}). {remedy}")
+        }
         Left::Foreign(foreign) => foreign.into(),
     }
 }
@@ -65,7 +66,7 @@ fn with_client<T>(
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let mut problems = Vec::new();
+        let (mut problems, mut refused) = (Vec::new(), 0);
         for number in 0..options.endpoints.len() {
             let tried = async {
                 let mut client = options.connect(number).await?;
@@ -75,9 +76,17 @@ fn with_client<T>(
             match tried.await {
                 Ok(client) => return run(client).await,
                 Err(left) => {
-                    problems.push(format!("{}: {}", options.endpoints[number], failed(left)))
+                    refused += usize::from(matches!(left, Left::Denied(_) | Left::Token(_)));
+                    problems.push(format!("{}: {left}", options.endpoints[number]));
                 }
             }
+        }
+        if refused > 0 {
+            bail!(
+                "etcd refuses the user of this hub or the role of the user ({}). {}",
+                problems.join("; "),
+                remedy("")
+            );
         }
         bail!(
             "no endpoint of etcd answers; check that a majority runs ({})",
@@ -109,7 +118,8 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
             };
             if meta.fleet != options.key {
                 bail!(
-                    "etcd has a fleet {} with another key, {}; choose another name",
+                    "etcd has a fleet {} with another key, {}: to add this hub to it, copy [fleet] with its key from a hub \
+                     of the fleet; to make a new fleet, choose another name",
                     options.fleet,
                     meta.fleet
                 );
@@ -136,6 +146,7 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
                     options.fleet
                 );
             }
+            check_copy(options)?;
         }
         let revision = there.map_or(0, etcd_client::KeyValue::mod_revision);
         let (mut pools, mut rest) = (pools.clone(), Rest::new());
@@ -152,7 +163,7 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
         let put = TxnOp::put(key, Record::Meta(meta).encode(), None);
         let response = answer(client.txn(Txn::new().when([unchanged]).and_then([put])))
             .await
-            .map_err(failed)?;
+            .map_err(|left| failed(left).context(MaybeMade))?;
         if !response.succeeded() {
             bail!(
                 "somebody else has made the fleet at the same time; look at `ropewalk fleet status`"
@@ -160,6 +171,43 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// The record of a fleet was sent, and etcd has not said whether it has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("etcd may have made the fleet or not: repeat the command")]
+pub struct MaybeMade;
+
+/// The copy on this machine, if it has one that can be read.
+fn copy_here(options: &Options) -> Option<Copy> {
+    let text = files::read_state(&options.file, FILE_BYTES_MAX).ok()??;
+    Copy::from_text(&text).ok()
+}
+
+/// Refuses a new and empty fleet in the place of one whose sites a copy on this machine has: hubs would follow it, and let
+/// their sites go.
+fn check_copy(options: &Options) -> anyhow::Result<()> {
+    let Some(copy) = copy_here(options) else {
+        return Ok(());
+    };
+    let sites = copy.sites().count();
+    let has_other_name = copy.name().is_some_and(|name| name != options.fleet);
+    let has_own_key = copy.meta().is_some_and(|meta| meta.fleet == options.key);
+    if sites == 0 || has_other_name && !has_own_key {
+        return Ok(());
+    }
+    if let Some(words) = copy
+        .instead(&options.fleet, &options.file)
+        .filter(|_| has_other_name)
+    {
+        bail!("{words}. If nobody needs its sites, move the file away");
+    }
+    let (name, file) = (&options.fleet, options.file.display());
+    let has = if sites == 1 { "site" } else { "sites" };
+    bail!(
+        "etcd has no state of fleet {name}, but this machine has a copy with {sites} {has}, {file}: a new fleet would cut \
+         them off. Write the copy back with `ropewalk fleet restore {file}`. If nobody needs these sites, move the file away"
+    );
 }
 
 /// Writes the state of the fleet to a file that must not be there. How many records it has.
@@ -173,7 +221,17 @@ pub fn backup(options: &Options, file: &Path) -> anyhow::Result<usize> {
     stored.retain(|key, _| !is_of_running_hub(key));
     let count = stored.len();
     let mut copy = Copy::default();
-    copy.fill(&options.key, header.cluster, header.revision, stored)?;
+    if let Err(foreign) = copy.fill(&options.key, header.cluster, header.revision, stored) {
+        let instead = || copy_here(options)?.instead(&options.fleet, &options.file);
+        if let Some(words) = Some(&foreign)
+            .filter(|foreign| **foreign == Foreign::Missing)
+            .and_then(|_| instead())
+        {
+            bail!(words);
+        }
+        return Err(foreign.into());
+    }
+    copy.is_of(&options.fleet);
     copy.was_complete(now());
     files::write_atomically(file, copy.to_text().as_bytes(), files::SECRET, false)
         .with_context(|| format!("cannot write {}; choose a new name", file.display()))?;
@@ -205,6 +263,13 @@ pub fn restore(options: &Options, file: &Path, force: bool) -> anyhow::Result<Di
     let meta = backup
         .meta()
         .with_context(|| format!("{} is no backup of a fleet", file.display()))?;
+    if let Some(name) = backup.name().filter(|name| *name != options.fleet) {
+        bail!(
+            "{} is a backup of fleet {name}, and [fleet] of this hub is of fleet {}: restore it on a hub of fleet {name}",
+            file.display(),
+            options.fleet
+        );
+    }
     if meta.fleet != options.key {
         bail!(
             "{} is a backup of another fleet, with key {}",
@@ -214,7 +279,10 @@ pub fn restore(options: &Options, file: &Path, force: bool) -> anyhow::Result<Di
     }
     let mut meta = meta.clone();
     meta.restoring = false;
-    let wanted = backup.entries();
+    // The copy of a hub has the hubs that ran, too: without their leases they would run for ever.
+    let mut wanted = backup.entries().clone();
+    wanted.retain(|key, _| !is_of_running_hub(key));
+    let wanted = &wanted;
     with_client(options, async |mut client| {
         let prefix = options.prefix();
         let (_, there) = read(&mut client, &prefix).await?;

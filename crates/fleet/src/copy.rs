@@ -7,6 +7,7 @@
 //! Source: etcd's guarantees of a watch: events come in order, none is missed, one may come again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use ropewalk_crypto::digest;
 use ropewalk_transport::PublicKey;
@@ -118,6 +119,8 @@ pub enum Foreign {
 /// The state of a fleet at one revision of etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copy {
+    /// Name of the fleet; empty in files of older programs.
+    name: String,
     cluster: u64,
     revision: i64,
     complete_at: u64,
@@ -171,6 +174,40 @@ impl Copy {
     #[must_use]
     pub const fn complete_at(&self) -> u64 {
         self.complete_at
+    }
+
+    /// Name of the fleet whose state this is; `None` without a state, and in files of older programs.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        Some(self.name.as_str()).filter(|name| !name.is_empty())
+    }
+
+    /// Notes the name of the fleet, below whose prefix in etcd the copy was read.
+    pub fn is_of(&mut self, name: &str) {
+        name.clone_into(&mut self.name);
+    }
+
+    /// What to do where etcd has no state of the fleet with this name, and this copy, with its `file`, has one. `None` if it
+    /// has none either.
+    #[must_use]
+    pub fn instead(&self, name: &str, file: &Path) -> Option<String> {
+        self.meta()?;
+        let file = file.display();
+        if let Some(other) = self.name().filter(|other| *other != name) {
+            return Some(format!(
+                "etcd has no state of fleet {name}, and the copy on this hub, {file}, is one of fleet {other}: correct the \
+                 name in [fleet]"
+            ));
+        }
+        let sites = match self.sites().count() {
+            0 => return None,
+            1 => "1 site".to_owned(),
+            count => format!("{count} sites"),
+        };
+        Some(format!(
+            "etcd has no state of fleet {name}, but this hub has a copy with {sites}: write it back with `ropewalk fleet \
+             restore {file}`"
+        ))
     }
 
     /// Notes that the copy was the newest state at `at`, seconds since 1970. A clock that was set back counts: a time to
@@ -247,6 +284,7 @@ impl Copy {
         check_meta(fleet, Record::decode(META, &meta.value).as_ref())?;
         // A panic in between leaves the copy as it was: an empty one would shut all sites out.
         let mut filled = Self {
+            name: self.name.clone(),
             cluster,
             revision,
             complete_at: self.complete_at,
@@ -506,6 +544,7 @@ impl Copy {
         let former: Vec<FileEntry> = self.former.iter().filter_map(former).collect();
         let file = File {
             v: VERSION,
+            fleet: self.name.clone(),
             cluster: self.cluster,
             revision: self.revision,
             complete_at: self.complete_at,
@@ -530,6 +569,7 @@ impl Copy {
             return Err("the file is damaged: its digest is another".to_owned());
         }
         let mut copy = Self {
+            name: file.fleet,
             cluster: file.cluster,
             revision: file.revision,
             complete_at: file.complete_at,
@@ -573,6 +613,8 @@ struct VersionOnly {
 #[derive(Serialize, Deserialize)]
 struct File {
     v: u32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    fleet: String,
     cluster: u64,
     revision: i64,
     complete_at: u64,

@@ -285,3 +285,33 @@ fn a_site_that_a_newer_program_has_written_again_stays_as_it_was_known() {
     assert_eq!(copy.sites().count(), 0, "a revoked site is gone");
     assert!(!copy.former.contains_key("site/boat"));
 }
+
+#[test]
+fn a_copy_knows_the_name_of_its_fleet_and_says_how_to_write_its_sites_back() {
+    let mut copy = Copy::default();
+    let file = Path::new("/var/lib/ropewalk/fleet.json");
+    assert_eq!(copy.instead("north", file), None, "without a state");
+    let state = BTreeMap::from([(META.to_owned(), stored(meta(fleet()), 1))]);
+    copy.fill(&fleet(), 1, 1, state.clone()).unwrap();
+    assert_eq!(copy.instead("north", file), None, "without sites");
+    let mut state = state;
+    let site = "{\"v\":1,\"slot\":0,\"enabled\":true}";
+    state.insert("site/boat".to_owned(), stored(site.into(), 2));
+    copy.fill(&fleet(), 1, 2, state.clone()).unwrap();
+    // A file of an older program has no name, and may be this fleet's.
+    let old = Copy::from_text(&copy.to_text()).unwrap();
+    assert_eq!(old.name(), None);
+    copy.is_of("north");
+    for copy in [&old, &Copy::from_text(&copy.to_text()).unwrap()] {
+        let words = copy.instead("north", file).unwrap();
+        assert!(
+            words.contains("a copy with 1 site: write it back with `ropewalk fleet restore /var"),
+            "{words}"
+        );
+    }
+    state.remove("site/boat");
+    copy.fill(&fleet(), 1, 3, state).unwrap();
+    assert_eq!(copy.name(), Some("north"), "a filling keeps it");
+    let words = copy.instead("nord", file).unwrap();
+    assert!(words.contains("one of fleet north"), "{words}");
+}

@@ -30,7 +30,7 @@ use ropewalk_transport::PublicKey;
 use ropewalk_types::Pace;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
-use crate::copy::{Change, Copy};
+use crate::copy::{Change, Copy, Foreign};
 use crate::plan::{Done, Refusal, Request};
 use crate::record::{Claim, HubLease};
 
@@ -207,6 +207,13 @@ pub enum EtcdState {
         /// What the last attempt said.
         why: String,
     },
+    /// It refuses the user of this hub, or what the role of the user may not do.
+    Denied {
+        /// Since when.
+        since: u64,
+        /// What the last attempt said.
+        why: String,
+    },
     /// It has no state of this fleet, or another one's: the copy stays as it was.
     Foreign {
         /// Since when.
@@ -228,9 +235,10 @@ impl EtcdState {
     const fn since(&self) -> Option<u64> {
         match self {
             Self::There => None,
-            Self::Away { since, .. } | Self::Foreign { since, .. } | Self::Ended { since, .. } => {
-                Some(*since)
-            }
+            Self::Away { since, .. }
+            | Self::Denied { since, .. }
+            | Self::Foreign { since, .. }
+            | Self::Ended { since, .. } => Some(*since),
         }
     }
 }
@@ -281,8 +289,9 @@ pub enum WriteError {
     },
     /// Etcd answers, and refuses: the user has no right to the prefix, or etcd has no room.
     #[error(
-        "etcd refuses the write ({why}): {}. Check the user and its role, and the room of etcd",
-        if *.maybe { "an earlier attempt may have made the change" } else { "nothing was changed" }
+        "etcd refuses the write ({why}): {}. {}",
+        if *.maybe { "an earlier attempt may have made the change" } else { "nothing was changed" },
+        remedy(.why)
     )]
     Denied {
         /// What etcd said.
@@ -304,6 +313,15 @@ pub enum WriteError {
         /// Why, as far as it is known.
         why: String,
     },
+}
+
+/// What to do where etcd refuses.
+pub(crate) fn remedy(why: &str) -> &'static str {
+    if why.contains("space exceeded") {
+        "Make room in etcd"
+    } else {
+        "Check user and password_file in [fleet], and the role of the user in etcd"
+    }
 }
 
 /// Why a claim does not wait for etcd.
@@ -500,6 +518,11 @@ impl Shared {
                 why,
                 "etcd is away: known sites go on; invitations and revocations fail until it is back"
             ),
+            EtcdState::Denied { why, .. } => tracing::error!(
+                why,
+                "etcd refuses the user of this hub or the role of the user: known sites go on; check user and \
+                 password_file in [fleet], and the role in etcd"
+            ),
             EtcdState::Foreign { why, .. } => {
                 tracing::error!(why, "the copy of the fleet's state is kept as it is");
             }
@@ -515,6 +538,23 @@ impl Shared {
 
     fn is_away(&self, why: String) {
         self.misses(|since| EtcdState::Away { since, why });
+    }
+
+    fn is_denied(&self, why: String) {
+        self.misses(|since| EtcdState::Denied { since, why });
+    }
+
+    /// Why there is nothing to follow, and what to do. Who has a copy needs no new fleet.
+    fn in_words(&self, foreign: &Foreign) -> String {
+        let instead = match foreign {
+            Foreign::Missing => {
+                self.read(|copy| copy.instead(&self.options.fleet, &self.options.file))
+            }
+            Foreign::Other(_) | Foreign::Unreadable(_) | Foreign::TooLarge | Foreign::Restoring => {
+                None
+            }
+        };
+        instead.unwrap_or_else(|| foreign.to_string())
     }
 
     fn is_foreign(&self, why: String) {
@@ -553,9 +593,10 @@ impl Drop for Reply {
             self.shared.writes.fetch_sub(1, Ordering::Relaxed);
             let why = match &*lock(&self.shared.etcd) {
                 EtcdState::Ended { why, .. } => why.clone(),
-                EtcdState::There | EtcdState::Away { .. } | EtcdState::Foreign { .. } => {
-                    "it ended while it had this write".to_owned()
-                }
+                EtcdState::There
+                | EtcdState::Away { .. }
+                | EtcdState::Denied { .. }
+                | EtcdState::Foreign { .. } => "it ended while it had this write".to_owned(),
             };
             let _ = self.to.send(Err(WriteError::Ended { why }));
         }

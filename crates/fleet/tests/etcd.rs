@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ropewalk_fleet::plan::Credential;
-use ropewalk_fleet::record::{Invitation, Rest};
+use ropewalk_fleet::record::{Invitation, Record, Rest};
 use ropewalk_fleet::store::WRITES_WAIT_MAX;
 use ropewalk_fleet::{
     Claim, EtcdState, Fleet, FleetKey, HubLease, Login, Options, Pools, Refusal, Request,
@@ -574,6 +574,132 @@ fn a_backup_comes_back_and_takes_no_newer_states_place_unasked() {
     });
 }
 
+/// Another name than that of the copy.
+fn refuses_other_fleets(etcd: &Etcd, pools: &Pools) {
+    let copy = etcd.options("copy");
+    // The copy is one of fleet `test`. An empty fleet with its key under a wrong name would cut its sites off, too.
+    let other = Options {
+        fleet: "other".to_owned(),
+        ..etcd.options("none")
+    };
+    let wrong = Options {
+        fleet: "other".to_owned(),
+        ..etcd.options("copy")
+    };
+    let words = backup::init(&wrong, pools).unwrap_err().to_string();
+    assert!(words.contains("correct the name"), "{words}");
+    for force in [false, true] {
+        let refused = backup::restore(&other, &copy.file, force).unwrap_err();
+        let words = refused.to_string();
+        assert!(
+            words.contains("a backup of fleet test") && words.contains("is of fleet other"),
+            "{words}"
+        );
+    }
+}
+
+/// A fleet with another key has this name.
+fn refuses_another_key(etcd: &Etcd, pools: &Pools) {
+    let stranger = Options {
+        key: key(9),
+        ..etcd.options("none")
+    };
+    let words = backup::init(&stranger, pools).unwrap_err().to_string();
+    assert!(words.contains("copy [fleet] with its key"), "{words}");
+}
+
+#[test]
+fn an_etcd_that_was_emptied_is_filled_from_the_copy_of_a_hub_and_no_new_fleet_takes_its_place() {
+    with_etcd(|etcd| {
+        etcd.init();
+        let hub = etcd.hub("copy");
+        for number in 0..2 {
+            hub.write(invite(&format!("s{number}"), number), PATIENCE)
+                .unwrap();
+        }
+        // A hub that ran: it is no part of what is written back.
+        let ran = Record::Hub(Box::new(lease("ran", 50))).encode();
+        let ran = String::from_utf8(ran).unwrap();
+        Etcd::ctl(&["put", "/ropewalk/test/hub/ran", &ran]).unwrap();
+        until("the copy has the hub", || {
+            hub.read(|copy| copy.hub("ran").is_some())
+        });
+        Etcd::ctl(&["del", "--prefix", "/ropewalk/test/"]).unwrap();
+        let (options, pools) = (
+            etcd.options("copy"),
+            hub.read(|copy| copy.meta().unwrap().pools.clone()),
+        );
+        let file = options.file.display().to_string();
+        let restore = format!("`ropewalk fleet restore {file}`");
+        let mut why = String::new();
+        until("the hub says that the fleet is gone", || {
+            let EtcdState::Foreign { why: words, .. } = hub.status().etcd else {
+                return false;
+            };
+            why = words;
+            // The file is written every 2 s at most.
+            std::fs::read_to_string(&options.file).is_ok_and(|text| text.contains("hub/ran"))
+        });
+        assert!(
+            why.contains("has a copy with 2 sites") && why.contains(&restore),
+            "{why}"
+        );
+        let new = etcd.directory.path().join("backup");
+        for refused in [
+            backup::init(&options, &pools).unwrap_err(),
+            backup::backup(&options, &new).unwrap_err(),
+        ] {
+            let words = refused.to_string();
+            assert!(
+                words.contains("2 sites") && words.contains(&restore),
+                "{words}"
+            );
+        }
+        let without = etcd.options("none");
+        let words = backup::backup(&without, &new).unwrap_err().to_string();
+        assert!(words.contains("`ropewalk fleet init`"), "{words}");
+        refuses_other_fleets(etcd, &pools);
+        backup::restore(&options, &options.file, false).unwrap();
+        until("the hub follows", || hub.status().etcd == EtcdState::There);
+        assert!(hub.read(|copy| copy.sites().count() == 2 && copy.hub("ran").is_none()));
+        refuses_another_key(etcd, &pools);
+    });
+}
+
+#[test]
+fn an_etcd_that_refuses_the_user_is_not_called_away() {
+    with_etcd(|etcd| {
+        etcd.init();
+        let hub = etcd.hub("copy");
+        for arguments in [
+            &["user", "add", "root:r00t"][..],
+            &["user", "grant-role", "root", "root"],
+            &["auth", "enable"],
+        ] {
+            Etcd::ctl(arguments).unwrap();
+        }
+        until("the hub says that etcd refuses", || {
+            matches!(hub.status().etcd, EtcdState::Denied { .. })
+        });
+        let EtcdState::Denied { why, .. } = hub.status().etcd else {
+            panic!("{:?}", hub.status().etcd);
+        };
+        assert!(why.contains("user name is empty"), "{why}");
+        let error = hub.write(invite("boat", 1), PATIENCE).unwrap_err();
+        assert!(
+            matches!(error, WriteError::Denied { maybe: false, .. }),
+            "{error}"
+        );
+        let pools = hub.read(|copy| copy.meta().unwrap().pools.clone());
+        let words = backup::init(&etcd.options("none"), &pools).unwrap_err();
+        let words = words.to_string();
+        assert!(
+            words.contains("etcd refuses the user") && !words.contains("majority"),
+            "{words}"
+        );
+    });
+}
+
 /// Cuts the endpoints of [`cut`] off, or joins them again.
 fn cut_off(off: bool) {
     let rules = if off {
@@ -1081,7 +1207,7 @@ fn certificates_and_users_are_asked_for_and_errors_name_endpoints_and_no_secrets
             hub.read(|copy| copy.hub("a").is_some() && copy.site("boat").is_some())
         });
         let why = |hub: &Fleet| match hub.status().etcd {
-            EtcdState::Away { why, .. } => why,
+            EtcdState::Away { why, .. } | EtcdState::Denied { why, .. } => why,
             EtcdState::There | EtcdState::Foreign { .. } | EtcdState::Ended { .. } => String::new(),
         };
         for (name, user, password, authority, said) in [
@@ -1108,6 +1234,8 @@ fn certificates_and_users_are_asked_for_and_errors_name_endpoints_and_no_secrets
                 words.contains(endpoint) && !words.contains(password),
                 "{words}"
             );
+            let is_denied = matches!(hub.status().etcd, EtcdState::Denied { .. });
+            assert_eq!(is_denied, name != "w3", "{words}");
             if name != "w3" {
                 assert!(
                     matches!(error, WriteError::Denied { maybe: false, .. }),

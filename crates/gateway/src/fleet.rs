@@ -203,10 +203,18 @@ fn status(fleet: &Fleet, hub: &HubConfig, config: &FleetConfig) -> FleetStatus {
             known.panics
         ));
     }
-    let (sites, hubs, pools, misplaced) = fleet.read(|copy| {
+    let (sites, hubs, pools, misplaced, other) = fleet.read(|copy| {
         let wrong = check_pools(copy, hub).err();
-        (copy.sites().count(), hubs(copy), wrong, misplaced(copy))
+        let other = other_fleet(copy, &config.name);
+        // Hubs of another name are none of this fleet's.
+        let hubs = if other.is_none() {
+            hubs(copy)
+        } else {
+            Vec::new()
+        };
+        (copy.sites().count(), hubs, wrong, misplaced(copy), other)
     });
+    problems.extend(other);
     problems.extend(pools.map(|error| error.to_string()));
     problems.extend(misplaced);
     FleetStatus {
@@ -222,6 +230,15 @@ fn status(fleet: &Fleet, hub: &HubConfig, config: &FleetConfig) -> FleetStatus {
         problems,
         hubs,
     }
+}
+
+/// That the copy is one of a fleet with another name, in words.
+fn other_fleet(copy: &Copy, name: &str) -> Option<String> {
+    let other = copy.name().filter(|other| *other != name)?;
+    Some(format!(
+        "the copy on this hub is one of fleet {other}, and its hubs are not listed: correct the name in [fleet], which is \
+         {name}"
+    ))
 }
 
 /// Which sites are not served because somebody has given them addresses of others, in words.
@@ -251,6 +268,7 @@ fn etcd(state: EtcdState) -> EtcdStatus {
             why: None,
         },
         EtcdState::Away { since, why } => not("away", since, why),
+        EtcdState::Denied { since, why } => not("denied", since, why),
         EtcdState::Foreign { since, why } => not("foreign", since, why),
         EtcdState::Ended { since, why } => not("ended", since, why),
     }
@@ -291,6 +309,7 @@ pub fn matter(etcd: &EtcdStatus) -> String {
     let what = match etcd.state.as_str() {
         "there" => "answers",
         "away" => "is away",
+        "denied" => "refuses the user of this hub or the role of the user",
         "foreign" => "has no state of this fleet that could be followed",
         "ended" => "is not asked by this hub",
         other => other,
@@ -381,6 +400,20 @@ mod tests {
             "{words}"
         );
         assert!(copy.fault("site/van").is_some() && copy.fault("site/boat").is_none());
+    }
+
+    #[test]
+    fn a_copy_of_another_fleet_is_told_and_one_of_this_fleet_is_not() {
+        let mut copy = copy(pools(&hub("10.9.0.0/16")), Vec::new());
+        assert_eq!(
+            other_fleet(&copy, "nord"),
+            None,
+            "a file of an older program"
+        );
+        copy.is_of("north");
+        assert_eq!(other_fleet(&copy, "north"), None);
+        let words = other_fleet(&copy, "nord").unwrap();
+        assert!(words.contains("one of fleet north"), "{words}");
     }
 
     #[test]

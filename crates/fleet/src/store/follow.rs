@@ -37,6 +37,8 @@ pub(crate) enum Left {
     Range(String),
     /// Etcd refuses, as every member would.
     Denied(String),
+    /// Etcd refuses the token of this connection. Another connection gets another one.
+    Token(String),
     /// The state is none of this fleet's.
     Foreign(Foreign),
 }
@@ -44,7 +46,9 @@ pub(crate) enum Left {
 impl std::fmt::Display for Left {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Failed(why) | Self::Range(why) | Self::Denied(why) => f.write_str(why),
+            Self::Failed(why) | Self::Range(why) | Self::Denied(why) | Self::Token(why) => {
+                f.write_str(why)
+            }
             Self::Foreign(foreign) => foreign.fmt(f),
         }
     }
@@ -56,7 +60,9 @@ impl From<etcd_client::Error> for Left {
         const INVALID_ARGUMENT: i32 = 3;
         const PERMISSION_DENIED: i32 = 7;
         const RESOURCE_EXHAUSTED: i32 = 8;
+        const FAILED_PRECONDITION: i32 = 9;
         const OUT_OF_RANGE: i32 = 11;
+        const UNAUTHENTICATED: i32 = 16;
         let etcd_client::Error::GRpcStatus(status) = &error else {
             return Self::Failed(with_sources(&error));
         };
@@ -71,7 +77,21 @@ impl From<etcd_client::Error> for Left {
         match i32::from(status.code()) {
             OUT_OF_RANGE => Self::Range(why),
             PERMISSION_DENIED => Self::Denied(why),
-            INVALID_ARGUMENT if said.contains("authentication failed") => Self::Denied(why),
+            INVALID_ARGUMENT
+                if [
+                    "authentication failed",
+                    "user name is empty",
+                    "user name not found",
+                ]
+                .iter()
+                .any(|refused| said.contains(refused)) =>
+            {
+                Self::Denied(why)
+            }
+            FAILED_PRECONDITION if said.contains("authentication is not enabled") => {
+                Self::Denied(why)
+            }
+            UNAUTHENTICATED => Self::Token(why),
             RESOURCE_EXHAUSTED if said.contains("space exceeded") => Self::Denied(why),
             _ => Self::Failed(why),
         }
@@ -209,8 +229,12 @@ impl<'a> Follower<'a> {
     /// Notes why an endpoint cannot be followed.
     async fn fails(&mut self, number: usize, left: Left) {
         match left {
-            Left::Foreign(foreign) => self.shared.is_foreign(foreign.to_string()),
-            Left::Failed(why) | Left::Range(why) | Left::Denied(why) => {
+            Left::Foreign(foreign) => self.shared.is_foreign(self.shared.in_words(&foreign)),
+            Left::Denied(why) | Left::Token(why) => {
+                let endpoint = self.shared.options.endpoint(number);
+                self.shared.is_denied(format!("{endpoint}: {why}"));
+            }
+            Left::Failed(why) | Left::Range(why) => {
                 let endpoint = self.shared.options.endpoint(number);
                 self.shared.is_away(format!("{endpoint}: {why}"));
             }
@@ -283,7 +307,7 @@ impl<'a> Follower<'a> {
     async fn fill(&mut self, client: &mut Client) -> Result<Header, Left> {
         let asked = Moment::now();
         let read = read_all(client, &self.shared.options.prefix(), self.page).await;
-        let failed = matches!(read, Err(Left::Failed(_) | Left::Range(_)));
+        let failed = matches!(read, Err(Left::Failed(_) | Left::Range(_) | Left::Token(_)));
         self.page = if failed {
             (self.page / 2).max(1)
         } else {
@@ -294,13 +318,11 @@ impl<'a> Follower<'a> {
             Err(Left::Range(why)) => return Err(Left::Failed(why)),
             read => read?,
         };
+        let options = &self.shared.options;
         let mut changes = self.shared.change(|copy| {
-            copy.fill(
-                &self.shared.options.key,
-                header.cluster,
-                header.revision,
-                stored,
-            )
+            let changes = copy.fill(&options.key, header.cluster, header.revision, stored)?;
+            copy.is_of(&options.fleet);
+            Ok::<_, Foreign>(changes)
         })?;
         self.shared.was_complete(asked);
         if self.again {

@@ -109,7 +109,7 @@ async fn failed(shared: &Shared, generation: u64, left: Left) -> Left {
     let mut line = shared.line.lock().await;
     let named = named(shared, line.number, left);
     let mine = line.generation == generation && line.client.is_some();
-    if mine && matches!(named, Left::Failed(_)) {
+    if mine && matches!(named, Left::Failed(_) | Left::Token(_)) {
         line.client = None;
         line.number += 1;
     }
@@ -121,6 +121,7 @@ fn named(shared: &Shared, number: usize, left: Left) -> Left {
     match left {
         Left::Failed(why) | Left::Range(why) => Left::Failed(name(why)),
         Left::Denied(why) => Left::Denied(name(why)),
+        Left::Token(why) => Left::Token(name(why)),
         Left::Foreign(foreign) => Left::Foreign(foreign),
     }
 }
@@ -133,6 +134,8 @@ struct Effort<'a> {
     maybe: bool,
     /// What the last attempt said.
     why: String,
+    /// Whether the last attempt was refused for the token of its connection.
+    token: bool,
     attempt: u32,
     taken: BTreeSet<u32>,
     /// The slot that this write has kept from others of this hub.
@@ -160,6 +163,7 @@ async fn write(
         request,
         maybe: false,
         why: "other writes wait for it too".to_owned(),
+        token: false,
         attempt: 0,
         taken: BTreeSet::new(),
         slot: None,
@@ -180,6 +184,12 @@ async fn write(
             effort.why = failed(shared, generation, Left::Failed(why))
                 .await
                 .to_string();
+        }
+        if effort.token {
+            return Err(WriteError::Denied {
+                why: std::mem::take(&mut effort.why),
+                maybe: effort.maybe,
+            });
         }
         return Err(WriteError::Away {
             waited: begun.elapsed().as_secs(),
@@ -205,6 +215,12 @@ impl Effort<'_> {
             slots.remove(&former);
         }
         slots.extend(slot);
+    }
+
+    /// Notes why an attempt has failed.
+    fn fails(&mut self, left: &Left) {
+        self.why = left.to_string();
+        self.token = matches!(left, Left::Token(_));
     }
 
     /// Plans from the copy first, and lets the transaction say whether the copy is old. What is done, and the revision
@@ -271,7 +287,7 @@ impl Effort<'_> {
                     });
                 }
                 Err(left) => {
-                    self.why = left.to_string();
+                    self.fails(&left);
                     from_copy = false;
                     fresh.clear();
                     sleep(RETRY).await;
@@ -320,7 +336,7 @@ impl Effort<'_> {
             Ok(response) => response,
             Err(left) => {
                 // Etcd has said no before it made anything.
-                if matches!(left, Left::Denied(_)) {
+                if matches!(left, Left::Denied(_) | Left::Token(_)) {
                     self.maybe = before;
                 }
                 return Err(failed(self.shared, generation, left).await);
@@ -463,7 +479,10 @@ async fn leases(shared: &Shared, lease: &mut Option<i64>) {
             ))),
         };
         let pause = if kept.is_ok() { ALIVE } else { 2 * RETRY };
-        let problem = kept.err().map(|left| left.to_string());
+        let problem = kept.err().map(|left| match left {
+            Left::Foreign(foreign) => shared.in_words(&foreign),
+            Left::Failed(why) | Left::Range(why) | Left::Denied(why) | Left::Token(why) => why,
+        });
         let problem = problem.filter(|_| wanted.is_some());
         let former = std::mem::replace(&mut *lock(&shared.lease_problem), problem.clone());
         // The reason names the endpoint, and changes with it.

@@ -363,7 +363,8 @@ fn note_age(desk: &Desk<'_>) {
         |age| format!("this is its state of {} ago", output::duration(age)),
     );
     output::note(&format!(
-        "warning: etcd does not answer ({}); {age}",
+        "warning: etcd {} ({}); {age}",
+        crate::fleet::matter(&status.etcd),
         status.etcd.why.unwrap_or_default()
     ));
 }

@@ -8,13 +8,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use ropewalk_api::FleetStatus;
+use ropewalk_api::{FleetHub, FleetStatus};
 use ropewalk_config::token::{FLEET_ENDPOINTS_MAX, HUBS_MAX, Place};
 use ropewalk_config::{FleetConfig, HubConfig};
 use ropewalk_fleet::backup::Difference;
 use ropewalk_fleet::plan::Credential as Proof;
 use ropewalk_fleet::record::Rest;
-use ropewalk_fleet::{Copy, Done, EtcdState, Fleet, Invitation, Request, WriteError, backup};
+use ropewalk_fleet::{
+    Copy, Done, EtcdState, Fleet, Invitation, Refusal, Request, WriteError, backup,
+};
 use ropewalk_host::files;
 use ropewalk_transport::PublicKey;
 
@@ -68,8 +70,12 @@ impl<'a> Desk<'a> {
     /// Waits a moment for etcd: the copy is the newest state then, or the one of the disk.
     pub fn look(&self) {
         let begun = Instant::now();
-        let decided =
-            |state: &EtcdState| matches!(state, EtcdState::There | EtcdState::Foreign { .. });
+        let decided = |state: &EtcdState| {
+            matches!(
+                state,
+                EtcdState::There | EtcdState::Denied { .. } | EtcdState::Foreign { .. }
+            )
+        };
         while !decided(&self.fleet.status().etcd) && begun.elapsed() < LOOK {
             std::thread::sleep(INTERVAL);
         }
@@ -144,8 +150,18 @@ impl<'a> Desk<'a> {
         self.look();
         let is_known = self.status().hubs.iter().any(|known| known.name == hub);
         if !is_known {
+            let etcd = self.status().etcd;
+            anyhow::ensure!(
+                etcd.is_there(),
+                "etcd {} ({}), and the copy here knows no hub {hub:?}; it knows {}",
+                super::matter(&etcd),
+                etcd.why.as_deref().unwrap_or_default(),
+                self.names()
+            );
             let names = self.names();
-            anyhow::bail!("the fleet knows no hub {hub} that runs or is drained; it knows {names}");
+            anyhow::bail!(
+                "the fleet knows no hub {hub:?} that runs or is drained; it knows {names}"
+            );
         }
         let since = drained.then(ropewalk_fleet::store::now);
         let hub = hub.to_owned();
@@ -167,14 +183,22 @@ impl<'a> Desk<'a> {
                 tell(sites);
             }
             let waited = begun.elapsed();
-            if sites == 0 && waited >= COUNTED || waited >= longest.max(COUNTED) {
+            if has_waited(sites, waited, longest) {
                 return sites;
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(LOOK_AGAIN.min(longest.saturating_sub(waited).max(INTERVAL)));
         }
     }
 
-    fn names(&self) -> String {
+    /// Why sites stay at a hub that is drained, in words.
+    #[must_use]
+    pub fn why_sites_stay(&self, hub: &str) -> String {
+        why_sites_stay(hub, &self.status().hubs)
+    }
+
+    /// Names of the hubs that the fleet knows, in words.
+    #[must_use]
+    pub fn names(&self) -> String {
         let hubs = self.status().hubs;
         let names: Vec<_> = hubs.iter().map(|hub| hub.name.as_str()).collect();
         if names.is_empty() {
@@ -195,6 +219,13 @@ impl<'a> Desk<'a> {
 
     fn write(&self, request: Request) -> anyhow::Result<Done> {
         self.fleet.write(request, PATIENCE).map_err(|error| {
+            if error == WriteError::Refused(Refusal::NoFleet) {
+                let file = super::copy_file(self.hub);
+                let instead = |copy: &Copy| copy.instead(&self.config.name, &file);
+                if let Some(words) = self.fleet.read(instead) {
+                    return anyhow::anyhow!(words);
+                }
+            }
             let away = matches!(error, WriteError::Away { .. });
             if !away {
                 return error.into();
@@ -210,6 +241,29 @@ impl<'a> Desk<'a> {
             });
             NotRunning(format!("{since}{error}")).into()
         })
+    }
+}
+
+/// Whether the wait for a drained hub ends. That there are no sites is believed from [`COUNTED`] on only.
+fn has_waited(sites: u32, waited: Duration, longest: Duration) -> bool {
+    waited >= if sites == 0 { COUNTED } else { longest }
+}
+
+/// See [`Desk::why_sites_stay`]. Which hub is the spare of a site only the site knows.
+fn why_sites_stay(hub: &str, hubs: &[FleetHub]) -> String {
+    let others = hubs.iter().filter(|other| other.runs && other.name != hub);
+    let (drained, open): (Vec<_>, Vec<_>) = others.partition(|other| other.drained_since.is_some());
+    let drained: Vec<_> = drained.iter().map(|other| other.name.as_str()).collect();
+    match (drained.join(", "), open.is_empty()) {
+        (names, _) if names.is_empty() => "which have no spare that answers".to_owned(),
+        (names, true) => format!(
+            "because their spare is drained, too: no other hub runs that is not ({names}); `ropewalk fleet drain {} --end` \
+             takes a mark away",
+            drained[0]
+        ),
+        (names, false) => {
+            format!("which have no spare that answers, or whose spare is drained, too ({names})")
+        }
     }
 }
 
@@ -279,6 +333,12 @@ fn places(copy: &Copy, name: &str, region: &str, own: Place) -> Vec<Place> {
 /// Another fleet is there, or etcd does not answer.
 pub fn init(hub: &HubConfig, config: &FleetConfig) -> anyhow::Result<()> {
     backup::init(&super::options(hub, config, true)?, &super::pools(hub))
+}
+
+/// Whether [`init`] may have made the fleet although it failed.
+#[must_use]
+pub fn may_have_made(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<backup::MaybeMade>().is_some()
 }
 
 /// Writes the state of the fleet to a new file; how many records it has.
@@ -419,6 +479,50 @@ mod tests {
         assert_eq!(hosts(&copy(&[], &[]), "a"), ["own.example"]);
         assert_eq!(hosts(&copy(&hubs[..1], &["a"]), "a"), ["own.example"]);
     }
+
+    #[test]
+    fn a_wait_ends_in_its_time_and_no_sites_are_believed_after_a_new_count_only() {
+        let seconds = Duration::from_secs;
+        for (sites, waited, longest, ends) in [
+            (2, 2, 3, false),
+            (2, 3, 3, true),
+            (0, 3, 3, false),
+            (0, 6, 3, true),
+            (0, 6, 60, true),
+            (2, 6, 60, false),
+        ] {
+            assert_eq!(
+                has_waited(sites, seconds(waited), seconds(longest)),
+                ends,
+                "{sites} sites after {waited} s of {longest} s"
+            );
+        }
+    }
+
+    #[test]
+    fn sites_stay_where_every_other_hub_is_drained_and_the_words_say_so() {
+        let hub = |name: &str, drained: bool| FleetHub {
+            name: name.to_owned(),
+            runs: true,
+            drained_since: drained.then_some(1),
+            ..FleetHub::default()
+        };
+        let words = |hubs: &[FleetHub]| why_sites_stay("a", hubs);
+        let own = hub("a", true);
+        let none = words(&[own.clone(), hub("b", false)]);
+        assert_eq!(none, "which have no spare that answers");
+        let all = words(&[own.clone(), hub("b", true)]);
+        assert!(
+            all.contains("their spare is drained") && all.contains("drain b --end"),
+            "{all}"
+        );
+        let some = words(&[own, hub("b", true), hub("c", false)]);
+        assert!(
+            some.contains("or whose spare is drained, too (b)"),
+            "{some}"
+        );
+    }
+
     #[test]
     fn a_token_names_a_hub_of_another_region_too() {
         let hubs = [("a-n", 9), ("b-n", 1), ("c-n", 2), ("d-s", 7), ("e-s", 8)];

@@ -4,6 +4,7 @@
 //! has taken it over.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub struct Member {
     config: FleetConfig,
     /// Its present key.
     key: Mutex<PublicKey>,
+    /// Sites that it serves, as last counted.
+    sites: AtomicU32,
     news: Arc<Mutex<News>>,
     wake: Wake,
 }
@@ -104,6 +107,7 @@ impl Member {
             hub: hub.clone(),
             config: config.clone(),
             key: Mutex::new(key),
+            sites: AtomicU32::new(0),
             news,
             wake: Wake(wake),
         };
@@ -277,6 +281,8 @@ impl Member {
 
     /// Says to the fleet that this hub is there, and how many sites it serves.
     pub fn keep_lease(&self, sites: usize) {
+        let count = u32::try_from(sites).unwrap_or(u32::MAX);
+        self.sites.store(count, Ordering::Relaxed);
         self.fleet.set_lease(Some(self.lease(sites)));
     }
 
@@ -309,7 +315,13 @@ impl Member {
     /// What this hub knows of its fleet.
     #[must_use]
     pub fn status(&self) -> FleetStatus {
-        super::status(&self.fleet, &self.hub, &self.config)
+        let mut status = super::status(&self.fleet, &self.hub, &self.config);
+        // While etcd is away its record of this hub is older than what this hub knows.
+        let mut hubs = status.hubs.iter_mut();
+        if let Some(own) = hubs.find(|hub| hub.runs && hub.name == self.hub.common.name) {
+            own.sites = self.sites.load(Ordering::Relaxed);
+        }
+        status
     }
 }
 
@@ -418,6 +430,35 @@ mod tests {
         assert_eq!(member.lease(3).key, first);
         member.has_key(second);
         assert_eq!(member.lease(3).key, second);
+    }
+
+    #[test]
+    fn the_status_has_this_hubs_own_count_of_its_sites_while_etcd_is_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let [fleet, key] = [1, 2].map(|number| PublicKey::from_bytes([number; 32]));
+        let hub = without_etcd(directory.path(), fleet);
+        let member = Member::begin(&hub, key, || {}).unwrap().unwrap();
+        let meta = Record::Meta(ropewalk_fleet::Meta {
+            fleet,
+            pools: super::super::pools(&hub),
+            restoring: false,
+            rest: ropewalk_fleet::record::Rest::new(),
+        });
+        let records = [meta, Record::Hub(Box::new(member.lease(7)))];
+        drop(member);
+        let stored = records.iter().map(|record| {
+            let (value, revision) = (record.encode(), 1);
+            (
+                record.key(),
+                ropewalk_fleet::copy::Stored { value, revision },
+            )
+        });
+        let mut copy = Copy::default();
+        copy.fill(&fleet, 1, 1, stored.collect()).unwrap();
+        std::fs::write(super::super::copy_file(&hub), copy.to_text()).unwrap();
+        let member = Member::begin(&hub, key, || {}).unwrap().unwrap();
+        member.keep_lease(3);
+        assert_eq!(member.status().hubs[0].sites, 3);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Invariant: neither a member nor a desk is ever made.
 
+use ropewalk_api::EtcdStatus;
 use ropewalk_config::HubConfig;
 
 /// Why a hub of a fleet does not run with this program.
@@ -10,6 +11,12 @@ fn without() -> anyhow::Error {
         "this program was built without fleets (cargo feature `fleet`): remove [fleet] from the configuration, or take the \
          program of the usual packages"
     )
+}
+
+/// In words, what is the matter with etcd. Nobody has any.
+#[must_use]
+pub fn matter(etcd: &EtcdStatus) -> String {
+    etcd.state.clone()
 }
 
 /// See the module of the same name with fleets.
