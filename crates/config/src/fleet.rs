@@ -137,7 +137,11 @@ fn reject_mixture(fleet: &mut Section<'_>, endpoints: &[String]) {
     }
 }
 
-fn parse_endpoint(text: &str) -> Result<String, String> {
+/// Parses the URL of a member of etcd, such as `https://10.0.0.1:2379`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_endpoint(text: &str) -> Result<String, String> {
     let wrong = || format!("{text:?} is no URL of etcd");
     let rest = text
         .strip_prefix("https://")

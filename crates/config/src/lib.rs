@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use reader::Problems;
 
 pub use balance::BalanceConfig;
-pub use fleet::FleetConfig;
+pub use fleet::{FleetConfig, parse_endpoint as parse_etcd_endpoint};
 pub use hub::HubConfig;
 pub use relay::RelayConfig;
 pub use site::SiteConfig;

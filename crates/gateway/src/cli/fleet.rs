@@ -7,8 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use ropewalk_api::{FleetHub, FleetStatus};
+use ropewalk_config::reader::{Problem, Problems};
 use ropewalk_config::values::{parse_name, parse_path};
 use ropewalk_config::{self as config, FleetConfig, HubConfig, WrongUsage, common};
+use ropewalk_fleet::backup::Difference;
 use ropewalk_transport::Identity;
 use serde_json::json;
 
@@ -18,6 +20,9 @@ use crate::client::Client;
 use crate::fleet::desk::{self, Desk};
 use crate::sites::Time;
 use crate::{fleet, key_file};
+
+/// Exit code after Ctrl-C, as shells have it: 128 and the number of SIGINT.
+const INTERRUPTED: i32 = 130;
 
 const EXAMPLES: &str = "Examples:
   ropewalk fleet init north --endpoint http://10.0.0.1:2379 >> /etc/ropewalk/hub.toml
@@ -97,22 +102,22 @@ struct Init {
     #[arg(value_parser = parse_name, requires = "endpoint")]
     name: Option<String>,
     /// Member of etcd, such as https://10.0.0.1:2379; may be given several times
-    #[arg(long, value_name = "URL", requires = "name")]
+    #[arg(long, value_name = "URL", requires = "name", value_parser = endpoint)]
     endpoint: Vec<String>,
     /// Authority that has signed the certificates of etcd, PEM
     #[arg(long, value_name = "FILE", requires = "name", value_parser = parse_path)]
     ca: Option<PathBuf>,
     /// Certificate of the hubs for etcd, PEM
-    #[arg(long, value_name = "FILE", requires = "name", value_parser = parse_path)]
+    #[arg(long, value_name = "FILE", requires_all = ["name", "certificate_key"], value_parser = parse_path)]
     certificate: Option<PathBuf>,
     /// Its private key, PEM
-    #[arg(long, value_name = "FILE", requires = "name", value_parser = parse_path)]
+    #[arg(long, value_name = "FILE", requires_all = ["name", "certificate"], value_parser = parse_path)]
     certificate_key: Option<PathBuf>,
     /// User of etcd
-    #[arg(long, requires = "name", value_parser = parse_name)]
+    #[arg(long, requires_all = ["name", "password_file"], value_parser = parse_name)]
     user: Option<String>,
     /// File with the password of the user, of mode 0600
-    #[arg(long, value_name = "FILE", requires = "name", value_parser = parse_path)]
+    #[arg(long, value_name = "FILE", requires_all = ["name", "user"], value_parser = parse_path)]
     password_file: Option<PathBuf>,
     /// Key of the fleet [default: keys/fleet.key beside the configuration]
     #[arg(long, value_name = "FILE")]
@@ -203,7 +208,8 @@ impl FleetArgs {
             Action::Backup(backup) => {
                 let records = desk::save(&hub, fleet, &backup.file)?;
                 let file = backup.file.display().to_string();
-                let words = format!("wrote {file} with {records} records");
+                let plural = if records == 1 { "" } else { "s" };
+                let words = format!("wrote {file} with {records} record{plural}");
                 backup
                     .form
                     .tell(&json!({"file": file, "records": records}), &words)
@@ -214,13 +220,31 @@ impl FleetArgs {
                     "{} records were missing in etcd, {} were changed, {} were removed",
                     changed.missing, changed.changed, changed.added
                 );
-                let json = json!({
-                    "missing": changed.missing, "changed": changed.changed, "added": changed.added,
-                });
-                restore.form.tell(&json, &words)
+                restore.form.tell(&restored(changed), &words)
             }
         }
     }
+}
+
+/// What a restore has changed, in the words of the text.
+fn restored(changed: Difference) -> serde_json::Value {
+    json!({
+        "missing": changed.missing, "changed": changed.changed, "removed": changed.added,
+    })
+}
+
+/// A number of sites.
+fn count(sites: usize) -> String {
+    if sites == 1 {
+        "1 site".to_owned()
+    } else {
+        format!("{sites} sites")
+    }
+}
+
+fn endpoint(text: &str) -> Result<String, String> {
+    config::parse_etcd_endpoint(text)
+        .map_err(|what| format!("{what}; write it as https://10.0.0.1:2379"))
 }
 
 impl Form {
@@ -253,14 +277,19 @@ impl Drain {
         };
         let tell = |sites: u32| {
             if !self.form.json {
-                output::note(&format!("hub {hub} serves {sites} sites"));
+                output::note(&format!("hub {hub} serves {}", count(sites as usize)));
             }
         };
+        note_interrupt(format!(
+            "hub {hub} stays drained, and its sites go on to move; `ropewalk fleet drain {hub} --end` takes the mark away"
+        ));
         let left = desk.await_drained(hub, Duration::from_secs(seconds), tell);
         if left > 0 {
             bail!(
-                "hub {hub} still serves {left} sites after {seconds} s, which have no spare that answers; they stay until \
-                 the hub stops, and break off then; `ropewalk status` on {hub} names them"
+                "hub {hub} still serves {} after {seconds} s, {}; they stay until the hub stops, and break off then; \
+                 `ropewalk status` on {hub} names them",
+                count(left as usize),
+                desk.why_sites_stay(hub)
             );
         }
         let json = json!({"hub": hub, "drained": true, "sites": left});
@@ -269,11 +298,38 @@ impl Drain {
     }
 }
 
+/// Says something when somebody ends the command with Ctrl-C.
+fn note_interrupt(words: String) {
+    let wait = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let Ok(runtime) = runtime else {
+            return;
+        };
+        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+            output::note(&words);
+            std::process::exit(INTERRUPTED);
+        }
+    };
+    // Without the thread Ctrl-C ends the command without these words.
+    let _ = std::thread::Builder::new().spawn(wait);
+}
+
 impl Forget {
     fn run(self, desk: &Desk<'_>) -> anyhow::Result<()> {
         desk.look();
         let hubs = desk.status().hubs;
         let known = hubs.iter().find(|hub| hub.name == self.hub);
+        if known.is_none() && desk.status().etcd.is_there() {
+            let words = format!(
+                "the fleet knows no hub {:?} that runs or is drained: nothing need be done; it knows {}",
+                self.hub,
+                desk.names()
+            );
+            let json = json!({"hub": self.hub, "forgotten": false});
+            return self.form.tell(&json, &words);
+        }
         if known.is_some_and(|hub| hub.runs) {
             bail!(
                 "hub {0} runs, and would be known again at once: stop it first, or drain it with `ropewalk fleet drain {0}`",
@@ -325,9 +381,11 @@ impl Init {
                 } else {
                     key_file::load(&key_file)?
                 };
+                self.check_endpoints()?;
                 let section = self.section(name, &identity);
                 // As a whole, so that what is wrong is told as it will be later.
-                let hub = config::hub::parse(path, &format!("{}\n{section}", text.trim_end()))?;
+                let hub = config::hub::parse(path, &format!("{}\n{section}", text.trim_end()))
+                    .map_err(of_options)?;
                 (hub, Some(section), is_new.then_some(identity))
             }
         };
@@ -339,13 +397,45 @@ impl Init {
         if let Some(identity) = &identity {
             key_file::create(&key_file, identity)?;
         }
-        desk::init(&hub, config)?;
+        if let Err(error) = desk::init(&hub, config) {
+            // The key of a fleet that was not made is nobody's.
+            if identity.is_some() && !desk::may_have_made(&error) {
+                let _ = std::fs::remove_file(&key_file);
+            }
+            return Err(error);
+        }
         self.report(
             &hub,
             config,
             section.as_deref(),
             identity.is_some().then_some(&key_file),
         )
+    }
+
+    /// Refuses what would be wrong in [fleet], in the words of the command line.
+    fn check_endpoints(&self) -> Result<(), WrongUsage> {
+        let secure = self.endpoint.iter().filter(|url| url.starts_with("https:"));
+        let secure = secure.count();
+        let refuse = |words: &str| Err(WrongUsage(words.to_owned()));
+        if secure > 0 && secure < self.endpoint.len() {
+            return refuse("--endpoint: some are https:// and some http://; give https:// for all");
+        }
+        if secure > 0 && self.ca.is_none() {
+            return refuse(
+                "--endpoint: https:// needs the authority that has signed the certificates of etcd; give --ca FILE",
+            );
+        }
+        if secure == 0 && self.ca.is_some() {
+            return refuse(
+                "--ca: certificates have no effect on http://; give --endpoint https://…",
+            );
+        }
+        if secure == 0 && self.certificate.is_some() {
+            return refuse(
+                "--certificate: certificates have no effect on http://; give --endpoint https://…",
+            );
+        }
+        Ok(())
     }
 
     /// The section for every hub.
@@ -414,6 +504,21 @@ impl Init {
     }
 }
 
+/// What is wrong with the section that was made of the options: its lines are in no file yet.
+fn of_options(problems: Problems) -> anyhow::Error {
+    let of_section = |problem: &&Problem| problem.key.starts_with("fleet.");
+    let Some(first) = problems.0.iter().find(of_section) else {
+        return problems.into();
+    };
+    let key = first.key.trim_start_matches("fleet.");
+    let key = key.split(['[', '.']).next().unwrap_or(key);
+    let option = match key {
+        "endpoints" => "endpoint".to_owned(),
+        other => other.replace('_', "-"),
+    };
+    WrongUsage(format!("--{option}: {}; {}", first.what, first.remedy)).into()
+}
+
 /// Shows what the running hub knows, or else what etcd says.
 fn show(hub: &HubConfig, config: &FleetConfig, socket: &Path, form: Form) -> anyhow::Result<()> {
     let running = match Client::new(socket).status() {
@@ -456,8 +561,13 @@ pub(super) fn line(fleet: &FleetStatus, style: Style) -> String {
         let answers = style.paint(Colour::Green, "answers");
         return format!("{head} {answers}; {copy}\n");
     }
+    let goes_on = if fleet.age_s.is_some() {
+        "known sites join, move and run, while invitations and revocations fail"
+    } else {
+        "no site joins until it has one, and invitations and revocations fail"
+    };
     format!(
-        "{head} {}: {}\n{copy}; known sites join, move and run, while invitations and revocations fail\n",
+        "{head} {}: {}\n{copy}; {goes_on}\n",
         style.paint(Colour::Red, &printable(&fleet::matter(etcd))),
         printable(etcd.why.as_deref().unwrap_or("no reason is known")),
     )
@@ -480,10 +590,22 @@ fn text(fleet: &FleetStatus, runs: bool, style: Style) -> String {
     for problem in &fleet.problems {
         let _ = writeln!(out, "{}", style.paint(Colour::Yellow, &printable(problem)));
     }
-    let _ = writeln!(out, "{} sites\n", fleet.sites);
+    let _ = writeln!(out, "{}\n", count(fleet.sites));
     if fleet.hubs.is_empty() {
         out.push_str("no hub runs, as far as this one knows\n");
         return out;
+    }
+    if let Some(age) = fleet.age_s.filter(|_| !fleet.etcd.is_there()) {
+        let _ = writeln!(
+            out,
+            "hubs as they were {} ago{}",
+            output::duration(age),
+            if runs {
+                ", apart from the number of sites of this one"
+            } else {
+                ""
+            }
+        );
     }
     out.push_str(&hubs(fleet, style));
     out
@@ -579,6 +701,82 @@ mod tests {
         assert_eq!(text, expected);
     }
 
+    #[test]
+    fn a_hub_without_a_copy_does_not_say_that_known_sites_go_on() {
+        let mut empty = status();
+        empty.etcd.state = "foreign".to_owned();
+        (empty.age_s, empty.sites, empty.revision) = (None, 1, 0);
+        let text = text(&empty, true, Style::plain());
+        assert!(!text.contains("known sites"), "{text}");
+        assert!(text.contains("no site joins until it has one"), "{text}");
+        assert!(text.contains("\n1 site\n"), "{text}");
+    }
+
+    #[test]
+    fn a_restore_says_the_same_in_json_as_in_words() {
+        let changed = Difference {
+            missing: 1,
+            added: 2,
+            changed: 3,
+        };
+        let expected = json!({"missing": 1, "changed": 3, "removed": 2});
+        assert_eq!(restored(changed), expected);
+    }
+
+    /// The hub of `directory` without a fleet, whose `fleet init` has these arguments.
+    fn init(directory: &Path, arguments: &str) -> anyhow::Result<()> {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            init: Init,
+        }
+        let file = directory.join("hub.toml");
+        let text = format!(
+            "name = \"a\"\nstate_dir = \"{}\"\n[pool]\nipv4 = \"10.9.0.0/16\"\n[network]\nmasquerade = false\n",
+            directory.display()
+        );
+        std::fs::write(&file, text).unwrap();
+        let arguments = ["init"].into_iter().chain(arguments.split_whitespace());
+        let line = <Line as clap::Parser>::try_parse_from(arguments)?;
+        line.init.run(&file)
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_option_names_the_option_and_no_line_of_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        for (arguments, option) in [
+            ("north --endpoint 10.0.0.1:2379", "--endpoint"),
+            ("north --endpoint https://10.0.0.1:2379", "give --ca FILE"),
+            (
+                "north --endpoint http://10.0.0.1:2379 --ca /ca.pem",
+                "--ca: ",
+            ),
+            (
+                "north --endpoint http://10.0.0.1:2379 --endpoint http://10.0.0.1:2379",
+                "--endpoint: ",
+            ),
+            (
+                "north --endpoint http://10.0.0.1:2379 --user hub",
+                "--password-file",
+            ),
+        ] {
+            let words = format!("{:#}", init(directory.path(), arguments).unwrap_err());
+            assert!(words.contains(option), "{arguments}: {words}");
+            assert!(!words.contains("hub.toml"), "{arguments}: {words}");
+        }
+    }
+
+    #[test]
+    fn an_init_that_made_no_fleet_leaves_no_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = init(directory.path(), "north --endpoint http://127.0.0.1:1").unwrap_err();
+        assert!(
+            format!("{error:#}").contains("no endpoint of etcd answers"),
+            "{error:#}"
+        );
+        assert!(!directory.path().join("keys/fleet.key").exists());
+    }
+
     /// Whoever writes to etcd may write anything.
     #[test]
     fn what_hubs_say_of_themselves_moves_no_cursor() {
@@ -622,6 +820,7 @@ mod tests {
         for part in [
             "etcd is away since 1970-01-01 00:01:00 UTC: no answer",
             "is 12 min 34 s old; known sites join, move and run",
+            "hubs as they were 12 min 34 s ago",
             "for etcd wait 2 claims of sites and 0 other changes",
         ] {
             assert!(text.contains(part), "{text}\nwithout {part}");
