@@ -218,7 +218,10 @@ pub fn backup(options: &Options, file: &Path) -> anyhow::Result<usize> {
     let (header, mut stored) = with_client(options, async |mut client| {
         read(&mut client, &options.prefix()).await
     })?;
-    stored.retain(|key, _| !is_of_running_hub(key));
+    // What is no text is no record, and the file has text only.
+    stored.retain(|key, record| {
+        !is_of_running_hub(key) && std::str::from_utf8(&record.value).is_ok()
+    });
     let count = stored.len();
     let mut copy = Copy::default();
     if let Err(foreign) = copy.fill(&options.key, header.cluster, header.revision, stored) {

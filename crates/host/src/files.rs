@@ -227,6 +227,14 @@ fn adopt(made: &Path) -> io::Result<()> {
     lchown(made, Some(owner.uid()), Some(owner.gid()))
 }
 
+/// Opens something for reading. A pipe without a writer would keep the program waiting.
+fn open_now(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mut options = OpenOptions::new();
+    let options = options.read(true).custom_flags(flags.bits().cast_signed());
+    options.open(path)
+}
+
 /// Reads a file of a gateway's state that holds no secret; `None` when there is none. An empty one was cut
 /// off: whoever writes state writes more.
 ///
@@ -243,7 +251,7 @@ pub fn read_state(path: &Path, bytes_max: u64) -> anyhow::Result<Option<String>>
 /// As [`read_state`].
 pub fn read_state_and_owner(path: &Path, bytes_max: u64) -> anyhow::Result<Option<(String, u32)>> {
     let cannot = || format!("cannot read {}", path.display());
-    let mut file = match File::open(path) {
+    let mut file = match open_now(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(cannot),
@@ -282,12 +290,8 @@ pub fn read_state_and_owner(path: &Path, bytes_max: u64) -> anyhow::Result<Optio
 /// The file is missing, is no file, belongs to another user, is readable by others or too large.
 pub fn read_secret(path: &Path, what: &str) -> anyhow::Result<Zeroizing<String>> {
     let cannot_read = || format!("cannot read {}", path.display());
-    // A pipe without a writer would keep the program waiting.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let mut options = OpenOptions::new();
-    let opened = options.read(true).custom_flags(flags.bits().cast_signed());
     let own = rustix::process::geteuid().as_raw();
-    let file = opened.open(path).map_err(|error| {
+    let file = open_now(path).map_err(|error| {
         let denied = error.kind() == io::ErrorKind::PermissionDenied;
         let error = anyhow::Error::new(error).context(cannot_read());
         if denied {
@@ -633,6 +637,10 @@ mod tests {
         refused("more than 10 bytes");
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
+        refused("is none");
+        fs::remove_dir(&path).unwrap();
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, 0o600.into(), 0).unwrap();
         refused("is none");
     }
 
