@@ -14,7 +14,7 @@ use ropewalk_transport::PublicKey;
 use crate::copy::{Copy, Entry, Foreign, Stored};
 use crate::record::{META, Meta, Pools, Record, Rest, Unreadable, is_of_running_hub};
 use crate::store::follow_parts::{Header, Left, PAGE, answer, read_all};
-use crate::store::{Options, now, remedy};
+use crate::store::{Options, draw, now, remedy};
 
 /// Changes of one transaction: etcd takes 128 as it comes.
 const CHANGES: usize = 100;
@@ -149,16 +149,7 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
             check_copy(options)?;
         }
         let revision = there.map_or(0, etcd_client::KeyValue::mod_revision);
-        let (mut pools, mut rest) = (pools.clone(), Rest::new());
-        if let Some(former) = former {
-            (pools.rest, rest) = (former.pools.rest, former.rest);
-        }
-        let meta = Meta {
-            fleet: options.key,
-            pools,
-            restoring: false,
-            rest,
-        };
+        let meta = new_meta(options, pools, former);
         let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
         let put = TxnOp::put(key, Record::Meta(meta).encode(), None);
         let response = answer(client.txn(Txn::new().when([unchanged]).and_then([put])))
@@ -171,6 +162,28 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// The record of a fleet with these pools. One that was there keeps all else.
+fn new_meta(options: &Options, pools: &Pools, former: Option<Meta>) -> Meta {
+    let new = Meta {
+        fleet: options.key,
+        pools: pools.clone(),
+        restoring: false,
+        made: Some(draw()),
+        replaces: None,
+        rest: Rest::new(),
+    };
+    match former {
+        Some(former) => Meta {
+            pools: Pools {
+                rest: former.pools.rest,
+                ..new.pools
+            },
+            ..former
+        },
+        None => new,
+    }
 }
 
 /// The record of a fleet was sent, and etcd has not said whether it has it.
@@ -293,6 +306,9 @@ pub fn restore(options: &Options, file: &Path, force: bool) -> anyhow::Result<Di
         match there.get(META).map(|entry| &entry.record) {
             Some(Ok(Record::Meta(other))) if other.fleet != options.key => {
                 return Err(Foreign::Other(other.fleet).into());
+            }
+            Some(Ok(Record::Meta(other))) => {
+                meta.replaces = other.made.filter(|made| meta.made != Some(*made));
             }
             // It may be another fleet's, and has more than this program would write.
             Some(Err(why @ Unreadable::Newer(_))) => {

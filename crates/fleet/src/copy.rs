@@ -109,6 +109,12 @@ pub enum Foreign {
         "etcd has more than {BYTES_MAX} bytes below the prefix of this fleet: remove what is none of its records"
     )]
     TooLarge,
+    /// Somebody has made the fleet anew, without the sites that the copy has.
+    #[error(
+        "etcd has a new fleet of this name and key, made by `ropewalk fleet init`, and this hub keeps the copy of the former \
+         one with {0} sites"
+    )]
+    Remade(usize),
     /// Parts of the state are not there yet.
     #[error(
         "a backup is being written back to etcd: end `ropewalk fleet restore`, with --force if it was interrupted"
@@ -259,6 +265,19 @@ impl Copy {
         }
     }
 
+    /// Refuses a fleet that was made anew while this copy has sites: hubs that followed would let all sites go.
+    fn check_made(&self, record: Result<&Record, &Unreadable>) -> Result<(), Foreign> {
+        match (record, self.meta()) {
+            (Ok(Record::Meta(meta)), Some(former)) if meta.is_remade(former) => {
+                match self.sites().count() {
+                    0 => Ok(()),
+                    sites => Err(Foreign::Remade(sites)),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Every entry by key.
     #[must_use]
     pub const fn entries(&self) -> &BTreeMap<String, Entry> {
@@ -281,7 +300,9 @@ impl Copy {
             return Err(Foreign::TooLarge);
         }
         let meta = stored.get(META).ok_or(Foreign::Missing)?;
-        check_meta(fleet, Record::decode(META, &meta.value).as_ref())?;
+        let meta = Record::decode(META, &meta.value);
+        check_meta(fleet, meta.as_ref())?;
+        self.check_made(meta.as_ref())?;
         // A panic in between leaves the copy as it was: an empty one would shut all sites out.
         let mut filled = Self {
             name: self.name.clone(),
@@ -338,7 +359,9 @@ impl Copy {
                 Event::Put { key, value, .. } => {
                     bytes += key.len() + value.len();
                     if key == META {
-                        check_meta(fleet, Record::decode(key, value).as_ref())?;
+                        let meta = Record::decode(key, value);
+                        check_meta(fleet, meta.as_ref())?;
+                        self.check_made(meta.as_ref())?;
                     }
                 }
                 Event::Delete { key, .. } if key == META => return Err(Foreign::Missing),

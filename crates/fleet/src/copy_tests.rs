@@ -15,6 +15,8 @@ fn meta(fleet: PublicKey) -> Vec<u8> {
             ..Pools::default()
         },
         restoring: false,
+        made: None,
+        replaces: None,
         rest: Rest::new(),
     })
     .encode()
@@ -117,6 +119,66 @@ fn a_copy_stays_when_the_fleet_is_gone_from_etcd_or_is_another_one() {
     });
     assert_eq!(copy.apply(&fleet(), gone.to_vec()), Err(Foreign::Missing));
     assert_eq!(copy, before);
+}
+
+/// `ropewalk fleet init` after somebody has emptied etcd.
+#[test]
+fn a_fleet_that_was_made_anew_takes_no_sites_from_a_copy_and_a_backup_in_its_place_is_followed() {
+    let record = |made, replaces| {
+        let Ok(Record::Meta(meta)) = Record::decode(META, &meta(fleet())) else {
+            panic!()
+        };
+        let meta = Meta {
+            made,
+            replaces,
+            ..meta
+        };
+        stored(Record::Meta(meta).encode(), 9)
+    };
+    let site = Record::decode(
+        "site/boat",
+        b"{\"v\":1,\"slot\":0,\"ipv4\":\"10.9.0.0/32\",\"enabled\":true}",
+    );
+    let boat = ("site/boat".to_owned(), stored(site.unwrap().encode(), 1));
+    let state = |meta| BTreeMap::from([(META.to_owned(), meta)]);
+    let with_boat = |meta| {
+        let mut state = state(meta);
+        state.extend([boat.clone()]);
+        state
+    };
+    let mut copy = Copy::default();
+    let former = with_boat(record(Some(1), None));
+    copy.fill(&fleet(), 1, 1, former.clone()).unwrap();
+    let anew = record(Some(2), None);
+    assert_eq!(
+        copy.fill(&fleet(), 1, 9, state(anew.clone())),
+        Err(Foreign::Remade(1))
+    );
+    let put = Event::Put {
+        key: META.to_owned(),
+        value: anew.value.clone(),
+        revision: 9,
+    };
+    assert_eq!(copy.apply(&fleet(), vec![put]), Err(Foreign::Remade(1)));
+    assert!(copy.site("boat").is_some());
+    // Another hub followed the new one, and takes the backup of the former one that is written in its place.
+    let mut other = Copy::default();
+    other.fill(&fleet(), 1, 9, with_boat(anew)).unwrap();
+    let restored = with_boat(record(Some(1), Some(2)));
+    for copy in [&mut copy, &mut other] {
+        copy.fill(&fleet(), 1, 20, restored.clone()).unwrap();
+    }
+    // Fleets and backups of earlier programs have no such number.
+    copy.fill(&fleet(), 1, 21, with_boat(record(None, None)))
+        .unwrap();
+    // Nothing is lost where there is no site.
+    let mut empty = Copy::default();
+    empty
+        .fill(&fleet(), 1, 1, state(record(Some(1), None)))
+        .unwrap();
+    empty
+        .fill(&fleet(), 1, 9, state(record(Some(2), None)))
+        .unwrap();
 }
 
 /// The events before that of `meta` may be of whoever has written it.

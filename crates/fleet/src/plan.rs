@@ -117,6 +117,12 @@ pub enum Refusal {
         "etcd has the state of another fleet, with key {0}: check the endpoints and the name of the fleet"
     )]
     OtherFleet(PublicKey),
+    /// A new fleet in the place of that of the copy.
+    #[error(
+        "etcd has a new fleet of this name and key, made by `ropewalk fleet init`, and this hub has a copy of the former one \
+         with its sites: `ropewalk fleet status` says what to do"
+    )]
+    Remade,
     /// A backup is being written back.
     #[error(
         "a backup is being written back: repeat the command when `ropewalk fleet restore` has ended"
@@ -172,7 +178,11 @@ impl Refusal {
     #[must_use]
     pub const fn is_of_state(&self) -> bool {
         match self {
-            Self::NoFleet | Self::OtherFleet(_) | Self::Restoring | Self::Unreadable(..) => true,
+            Self::NoFleet
+            | Self::OtherFleet(_)
+            | Self::Remade
+            | Self::Restoring
+            | Self::Unreadable(..) => true,
             Self::Name(_)
             | Self::NameTaken(_)
             | Self::NoSite(_)
@@ -334,9 +344,16 @@ impl Plan<'_> {
                 Err(Refusal::OtherFleet(meta.fleet).into())
             }
             Some(Record::Meta(meta)) if meta.restoring => Err(Refusal::Restoring.into()),
+            Some(Record::Meta(meta)) if self.is_remade(&meta) => Err(Refusal::Remade.into()),
             Some(Record::Meta(meta)) => Ok(meta),
             _ => Err(Refusal::NoFleet.into()),
         }
+    }
+
+    /// Whether the fleet was made anew, without the sites that the copy has.
+    fn is_remade(&self, meta: &Meta) -> bool {
+        let former = self.view.copy.meta();
+        former.is_some_and(|former| meta.is_remade(former)) && self.view.copy.sites().count() > 0
     }
 
     fn site(&mut self, name: &str) -> Result<Option<Site>, Unplanned> {

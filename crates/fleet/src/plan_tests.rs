@@ -26,6 +26,8 @@ impl Etcd {
             fleet: key(255),
             pools,
             restoring: false,
+            made: None,
+            replaces: None,
             rest: Rest::new(),
         };
         let stored = crate::copy::Stored {

@@ -90,9 +90,27 @@ pub struct Meta {
     /// A backup is being written back: nothing else is written meanwhile.
     #[serde(default, skip_serializing_if = "is_false")]
     pub restoring: bool,
+    /// A number by chance for each time that the fleet was made: one that was made anew has no sites, and hubs do not
+    /// follow it. None in fleets that earlier programs have made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<u64>,
+    /// That number of the fleet in whose place a backup was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<u64>,
     /// Fields of a newer program.
     #[serde(flatten)]
     pub rest: Rest,
+}
+
+impl Meta {
+    /// Whether this fleet was made anew since `former` was its record, and is no backup in the place of that one.
+    #[must_use]
+    pub fn is_remade(&self, former: &Self) -> bool {
+        let (Some(made), Some(before)) = (self.made, former.made) else {
+            return false;
+        };
+        made != before && self.replaces != Some(before)
+    }
 }
 
 /// Where the blocks of sites come from.
@@ -777,6 +795,8 @@ mod tests {
             fleet: hub,
             pools,
             restoring: false,
+            made: None,
+            replaces: None,
             rest: Rest::new(),
         });
         assert!(matches!(

@@ -392,6 +392,13 @@ pub fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
+/// A number by chance, and no secret: it keeps hubs apart that ask for a slot at once, and fleets that were made anew.
+pub(crate) fn draw() -> u64 {
+    let mut bytes = [0; 8];
+    let _ = ropewalk_crypto::rand::fill(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
 /// A time by both clocks: one for the file, one for ages.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
@@ -549,6 +556,13 @@ impl Shared {
         let instead = match foreign {
             Foreign::Missing => {
                 self.read(|copy| copy.instead(&self.options.fleet, &self.options.file))
+            }
+            Foreign::Remade(_) => {
+                let file = self.options.file.display();
+                Some(format!(
+                    "{foreign}: write it back with `ropewalk fleet restore --force {file}`; if nobody needs these sites, stop the \
+                     hub, move the file away and start the hub"
+                ))
             }
             Foreign::Other(_) | Foreign::Unreadable(_) | Foreign::TooLarge | Foreign::Restoring => {
                 None

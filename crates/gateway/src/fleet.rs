@@ -339,6 +339,8 @@ mod tests {
             fleet,
             pools,
             restoring: false,
+            made: None,
+            replaces: None,
             rest: Rest::new(),
         });
         let stored = more.into_iter().chain([meta]).map(|record| {

@@ -240,7 +240,7 @@ impl Effort<'_> {
                     fresh: &fresh,
                     taken: &asked,
                     attempt: self.attempt,
-                    draw: draw(),
+                    draw: super::draw(),
                 })
             });
             let tried = match planned {
@@ -376,13 +376,6 @@ fn holds(expect: &Expect, there: Option<&Entry>) -> bool {
         (Expect::Absent, there) => there.is_none(),
         (Expect::Is(value), there) => there.is_some_and(|there| there.value == *value),
     }
-}
-
-/// A number by chance; collisions of hubs are all that it is for.
-fn draw() -> u64 {
-    let mut bytes = [0; 8];
-    let _ = ropewalk_crypto::rand::fill(&mut bytes);
-    u64::from_le_bytes(bytes)
 }
 
 /// The transaction for etcd. If it is refused, it reads what it was planned from.

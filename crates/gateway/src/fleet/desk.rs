@@ -414,6 +414,8 @@ mod tests {
                 ..Pools::default()
             },
             restoring: false,
+            made: None,
+            replaces: None,
             rest: Rest::new(),
         });
         let records = hubs.iter().enumerate().map(hub);

@@ -382,6 +382,7 @@ fn refused(refusal: ropewalk_fleet::Refusal) -> anyhow::Result<Refusal> {
         Fleets::KeyTaken(owner) => Refusal::KeyTaken(owner),
         other @ (Fleets::NoFleet
         | Fleets::OtherFleet(_)
+        | Fleets::Remade
         | Fleets::Restoring
         | Fleets::Unreadable(..)
         | Fleets::Name(_)
@@ -442,6 +443,8 @@ mod tests {
             fleet,
             pools: super::super::pools(&hub),
             restoring: false,
+            made: None,
+            replaces: None,
             rest: ropewalk_fleet::record::Rest::new(),
         });
         let records = [meta, Record::Hub(Box::new(member.lease(7)))];

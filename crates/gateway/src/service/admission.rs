@@ -628,6 +628,8 @@ mod tests {
             fleet,
             pools: crate::fleet::pools(&config),
             restoring: false,
+            made: None,
+            replaces: None,
             rest: Rest::new(),
         });
         let of = |key: &str, text: String| (key.to_owned(), text.into_bytes());
