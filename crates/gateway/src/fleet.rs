@@ -192,7 +192,7 @@ fn status(fleet: &Fleet, hub: &HubConfig, config: &FleetConfig) -> FleetStatus {
     if known.unreadable > 0 {
         problems.push(format!(
             "{} records in etcd cannot be read, and this hub goes by what they said before: update this hub, or look at \
-             them with `etcdctl get --prefix /ropewalk/{}/`",
+             them with `etcdctl get --prefix /ropewalk/{}/` and remove what is damaged with `etcdctl del KEY`",
             known.unreadable, config.name
         ));
     }

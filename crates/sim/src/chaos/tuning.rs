@@ -95,8 +95,9 @@ pub(super) const STREAMS_TIME: Duration = Duration::from_secs(125);
 pub(super) const LOST_BEFORE: Duration = Duration::from_secs(62);
 /// And so long after both ends are up again: the hub's welcome may be lost, and packets overtake it.
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
-/// Connections that are not needed any more are gone after this time: [idle timeout, 90 s, and what drains].
-pub(super) const LINKS_TIME: Duration = Duration::from_secs(300);
+/// Connections that are not needed any more are gone after this time: the idle timeout, 90 s, three probe timeouts of a
+/// closed connection, and what drains.
+pub(super) const LINKS_TIME: Duration = Duration::from_secs(110);
 /// And at some time within this one after that each path has one connection: an attempt that was not needed ends, and
 /// the state of its connection with it.
 pub(super) const LINKS_MOMENT: Duration = Duration::from_secs(15);
