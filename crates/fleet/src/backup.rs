@@ -154,7 +154,10 @@ pub fn init(options: &Options, pools: &Pools) -> anyhow::Result<()> {
         let put = TxnOp::put(key, Record::Meta(meta).encode(), None);
         let response = answer(client.txn(Txn::new().when([unchanged]).and_then([put])))
             .await
-            .map_err(|left| failed(left).context(MaybeMade))?;
+            .map_err(|left| match left {
+                Left::Failed(_) | Left::Range(_) => failed(left).context(MaybeMade),
+                refused @ (Left::Denied(_) | Left::Token(_) | Left::Foreign(_)) => failed(refused),
+            })?;
         if !response.succeeded() {
             bail!(
                 "somebody else has made the fleet at the same time; look at `ropewalk fleet status`"
@@ -197,8 +200,8 @@ fn copy_here(options: &Options) -> Option<Copy> {
     Copy::from_text(&text).ok()
 }
 
-/// Refuses a new and empty fleet in the place of one whose sites a copy on this machine has: hubs would follow it, and let
-/// their sites go.
+/// Refuses a new and empty fleet in the place of one whose sites a copy on this machine has: hubs without sites would
+/// follow it, and those of earlier programs would let their sites go.
 fn check_copy(options: &Options) -> anyhow::Result<()> {
     let Some(copy) = copy_here(options) else {
         return Ok(());
@@ -308,7 +311,7 @@ pub fn restore(options: &Options, file: &Path, force: bool) -> anyhow::Result<Di
                 return Err(Foreign::Other(other.fleet).into());
             }
             Some(Ok(Record::Meta(other))) => {
-                meta.replaces = other.made.filter(|made| meta.made != Some(*made));
+                meta.replaces = replaced(&meta, other);
             }
             // It may be another fleet's, and has more than this program would write.
             Some(Err(why @ Unreadable::Newer(_))) => {
@@ -340,6 +343,13 @@ pub fn restore(options: &Options, file: &Path, force: bool) -> anyhow::Result<Di
             difference.changed
         )
     })
+}
+
+/// In whose place a backup is written. An interrupted restore that is done again finds the number of the backup, and
+/// still takes the place of the fleet before.
+fn replaced(backup: &Meta, there: &Meta) -> Option<u64> {
+    let other = there.made.filter(|made| backup.made != Some(*made));
+    other.or(there.replaces)
 }
 
 fn compare(wanted: &BTreeMap<String, Entry>, there: &BTreeMap<String, Entry>) -> Difference {
@@ -429,4 +439,26 @@ pub fn fleet_of(file: &Path) -> anyhow::Result<PublicKey> {
         .meta()
         .context("the file is no backup of a fleet")?
         .fleet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restore_that_is_done_again_takes_the_place_of_the_fleet_before_too() {
+        let meta = |made, replaces| Meta {
+            fleet: PublicKey::from_bytes([1; 32]),
+            pools: Pools::default(),
+            restoring: false,
+            made,
+            replaces,
+            rest: Rest::new(),
+        };
+        let backup = meta(Some(1), None);
+        assert_eq!(replaced(&backup, &meta(Some(2), None)), Some(2));
+        assert_eq!(replaced(&backup, &meta(Some(1), Some(2))), Some(2));
+        assert_eq!(replaced(&backup, &meta(Some(1), None)), None);
+        assert_eq!(replaced(&backup, &meta(None, None)), None);
+    }
 }

@@ -111,8 +111,8 @@ pub enum Foreign {
     TooLarge,
     /// Somebody has made the fleet anew, without the sites that the copy has.
     #[error(
-        "etcd has a new fleet of this name and key, made by `ropewalk fleet init`, and this hub keeps the copy of the former \
-         one with {0} sites"
+        "etcd has a new fleet of this name and key, made by `ropewalk fleet init`, and this hub keeps its copy of the former \
+         one (sites there: {0})"
     )]
     Remade(usize),
     /// Parts of the state are not there yet.
@@ -266,15 +266,13 @@ impl Copy {
     }
 
     /// Refuses a fleet that was made anew while this copy has sites: hubs that followed would let all sites go.
-    fn check_made(&self, record: Result<&Record, &Unreadable>) -> Result<(), Foreign> {
-        match (record, self.meta()) {
-            (Ok(Record::Meta(meta)), Some(former)) if meta.is_remade(former) => {
-                match self.sites().count() {
-                    0 => Ok(()),
-                    sites => Err(Foreign::Remade(sites)),
-                }
-            }
-            _ => Ok(()),
+    pub(crate) fn check_made(&self, meta: &Meta) -> Result<(), Foreign> {
+        if self.meta().is_none_or(|former| !meta.is_remade(former)) {
+            return Ok(());
+        }
+        match self.sites().count() {
+            0 => Ok(()),
+            sites => Err(Foreign::Remade(sites)),
         }
     }
 
@@ -302,7 +300,9 @@ impl Copy {
         let meta = stored.get(META).ok_or(Foreign::Missing)?;
         let meta = Record::decode(META, &meta.value);
         check_meta(fleet, meta.as_ref())?;
-        self.check_made(meta.as_ref())?;
+        if let Ok(Record::Meta(meta)) = &meta {
+            self.check_made(meta)?;
+        }
         // A panic in between leaves the copy as it was: an empty one would shut all sites out.
         let mut filled = Self {
             name: self.name.clone(),
@@ -361,7 +361,9 @@ impl Copy {
                     if key == META {
                         let meta = Record::decode(key, value);
                         check_meta(fleet, meta.as_ref())?;
-                        self.check_made(meta.as_ref())?;
+                        if let Ok(Record::Meta(meta)) = &meta {
+                            self.check_made(meta)?;
+                        }
                     }
                 }
                 Event::Delete { key, .. } if key == META => return Err(Foreign::Missing),

@@ -171,6 +171,11 @@ fn a_fleet_that_was_made_anew_takes_no_sites_from_a_copy_and_a_backup_in_its_pla
     // Fleets and backups of earlier programs have no such number.
     copy.fill(&fleet(), 1, 21, with_boat(record(None, None)))
         .unwrap();
+    let numbered = state(record(Some(3), None));
+    assert_eq!(
+        copy.fill(&fleet(), 1, 22, numbered),
+        Err(Foreign::Remade(1))
+    );
     // Nothing is lost where there is no site.
     let mut empty = Copy::default();
     empty

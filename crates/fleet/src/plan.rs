@@ -2,7 +2,8 @@
 //!
 //! Invariant: a transaction names every record that it was planned from, with its value or as absent. So of two writes
 //! that contradict each other, on whatever hubs, one is refused by etcd and planned anew. Values are compared and no
-//! revisions: an etcd that was set back gives the same revisions to other values.
+//! revisions: an etcd that was set back gives the same revisions to other values. The one exception is how long a slot has
+//! rested, which only chooses among free slots.
 //! A request that comes again changes nothing and has the same answer: an answer may be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -396,10 +397,18 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Frees the slot of a site, unless its record names another site, or cannot be read.
+    /// Frees the slot of a site, unless its record names another site, or another site has the slot, too.
     fn free_slot_of(&mut self, site: &Site) -> Result<(), Unplanned> {
+        let is_alone = |copy: &Copy| {
+            let mut others = copy.sites().filter(|other| other.name != site.name);
+            others.all(|other| other.slot != site.slot)
+        };
         let owner = match self.get(slot_key(site.slot)) {
             Ok(Some(Record::Slot(_, owner))) => owner,
+            // A newer program has written it, or it is damaged: it is free if nobody else has it.
+            Err(Unplanned::Refused(Refusal::Unreadable(..))) if is_alone(self.view.copy) => {
+                owner_of(&site.name)
+            }
             Ok(_) | Err(Unplanned::Refused(Refusal::Unreadable(..))) => return Ok(()),
             Err(unread) => return Err(unread),
         };

@@ -357,7 +357,6 @@ fn the_slot_of_a_revoked_site_is_the_last_to_be_given_again() {
     assert!(etcd.commit(&first) && !etcd.commit(&second));
 }
 
-/// Etcd was set back: the same revisions wrote other values.
 /// A hub whose copy is a second old meets slots that were given and freed within that second.
 #[test]
 fn a_slot_that_was_freed_since_the_copy_is_not_given_again() {
@@ -384,6 +383,7 @@ fn a_slot_that_was_freed_since_the_copy_is_not_given_again() {
     }
 }
 
+/// Etcd was set back: the same revisions wrote other values.
 #[test]
 fn a_transaction_depends_on_values_and_not_on_revisions() {
     let mut etcd = Etcd::new();

@@ -106,10 +106,8 @@ impl Meta {
     /// Whether this fleet was made anew since `former` was its record, and is no backup in the place of that one.
     #[must_use]
     pub fn is_remade(&self, former: &Self) -> bool {
-        let (Some(made), Some(before)) = (self.made, former.made) else {
-            return false;
-        };
-        made != before && self.replaces != Some(before)
+        let is_other = self.made.is_some() && self.made != former.made;
+        is_other && (former.made.is_none() || self.replaces != former.made)
     }
 }
 

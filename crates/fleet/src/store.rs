@@ -560,7 +560,8 @@ impl Shared {
             Foreign::Remade(_) => {
                 let file = self.options.file.display();
                 Some(format!(
-                    "{foreign}: write it back with `ropewalk fleet restore --force {file}`; if nobody needs these sites, stop the \
+                    "{foreign}: write it back with `ropewalk fleet restore --force {file}`, which removes the sites of the new fleet; if nobody needs those of \
+                     the copy, stop the \
                      hub, move the file away and start the hub"
                 ))
             }
@@ -824,8 +825,8 @@ impl Fleet {
         })
     }
 
-    /// Writes the claim as soon as etcd answers. A claim with a higher epoch takes the place of one of the same site
-    /// that waits. Claims that wait are lost when the hub ends. They are for those that look: no site depends on this
+    /// Writes the claim as soon as etcd answers. A claim with a higher epoch, or of another key of the site, takes the
+    /// place of one of the same site that waits. Claims that wait are lost when the hub ends. They are for those that look: no site depends on this
     /// record. Checks a signature: some 50 µs.
     ///
     /// # Errors

@@ -78,17 +78,17 @@ impl From<etcd_client::Error> for Left {
             OUT_OF_RANGE => Self::Range(why),
             PERMISSION_DENIED => Self::Denied(why),
             INVALID_ARGUMENT
-                if [
-                    "authentication failed",
-                    "user name is empty",
-                    "user name not found",
-                ]
-                .iter()
-                .any(|refused| said.contains(refused)) =>
+                if ["authentication failed", "user name is empty"]
+                    .iter()
+                    .any(|refused| said.contains(refused)) =>
             {
                 Self::Denied(why)
             }
-            FAILED_PRECONDITION if said.contains("authentication is not enabled") => {
+            FAILED_PRECONDITION
+                if ["authentication is not enabled", "user name not found"]
+                    .iter()
+                    .any(|refused| said.contains(refused)) =>
+            {
                 Self::Denied(why)
             }
             UNAUTHENTICATED => Self::Token(why),
@@ -230,11 +230,12 @@ impl<'a> Follower<'a> {
     async fn fails(&mut self, number: usize, left: Left) {
         match left {
             Left::Foreign(foreign) => self.shared.is_foreign(self.shared.in_words(&foreign)),
-            Left::Denied(why) | Left::Token(why) => {
+            Left::Denied(why) => {
                 let endpoint = self.shared.options.endpoint(number);
                 self.shared.is_denied(format!("{endpoint}: {why}"));
             }
-            Left::Failed(why) | Left::Range(why) => {
+            // A new connection brings a new token.
+            Left::Failed(why) | Left::Range(why) | Left::Token(why) => {
                 let endpoint = self.shared.options.endpoint(number);
                 self.shared.is_away(format!("{endpoint}: {why}"));
             }

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::follow::{Left, answer};
-use super::{CLOSING, Job, LEASE_SECONDS, RETRY, Shared, Topic, WriteError, lock};
+use super::{CLOSING, Job, LEASE_SECONDS, RETRY, Shared, Topic, WriteError, draw, lock};
 use crate::copy::{Entry, Foreign};
 use crate::plan::{Done, Expect, Refusal, Request, Transaction, Unplanned, View, Write};
 use crate::record::{Claim, HubLease, META, Record, hub_key, slot_key};
@@ -137,6 +137,8 @@ struct Effort<'a> {
     /// Whether the last attempt was refused for the token of its connection.
     token: bool,
     attempt: u32,
+    /// The chance of this attempt.
+    draw: u64,
     taken: BTreeSet<u32>,
     /// The slot that this write has kept from others of this hub.
     slot: Option<u32>,
@@ -165,6 +167,7 @@ async fn write(
         why: "other writes wait for it too".to_owned(),
         token: false,
         attempt: 0,
+        draw: draw(),
         taken: BTreeSet::new(),
         slot: None,
         owes: None,
@@ -240,7 +243,7 @@ impl Effort<'_> {
                     fresh: &fresh,
                     taken: &asked,
                     attempt: self.attempt,
-                    draw: super::draw(),
+                    draw: self.draw,
                 })
             });
             let tried = match planned {
@@ -274,6 +277,7 @@ impl Effort<'_> {
                 Ok(transaction) => self.commit(&transaction, &mut fresh).await.map(|done| {
                     from_copy = false;
                     self.attempt += 1;
+                    self.draw = draw();
                     done.map(|revision| (transaction.done, revision))
                 }),
             };
@@ -512,22 +516,24 @@ async fn keep(
     }
 }
 
-/// What says that the record of this hub is another machine's, if it is. `lease` is that of this hub, if it has written.
-fn taken_by_another(hub: &HubLease, there: &KeyValue, lease: Option<i64>) -> Option<String> {
-    let lease_is_other = lease != Some(there.lease());
-    if lease.is_some() && lease_is_other {
+/// That the record of this hub is another machine's, in words, if it is. `there` is its value and the lease that it
+/// ends with, `lease` that with which this hub has written a record.
+fn taken_by_another(hub: &HubLease, there: (&[u8], i64), lease: Option<i64>) -> Option<String> {
+    let (value, owner) = there;
+    let is_own = lease == Some(owner);
+    // The key of this hub may have changed.
+    let record = Record::decode(&hub_key(&hub.id), value);
+    if matches!(record, Ok(Record::Hub(other)) if other.key != hub.key) && !is_own {
         return Some(format!(
-            "another machine runs with the name {} and has taken the place of this one: give one of the two another name and \
-             another key, or end that one",
+            "another hub has the name {}: give this one another name, or end that one",
             hub.id
         ));
     }
-    // The key of this hub may have changed.
-    let record = Record::decode(&hub_key(&hub.id), there.value());
-    let key_is_other = matches!(record, Ok(Record::Hub(other)) if other.key != hub.key);
-    (key_is_other && lease_is_other).then(|| {
+    // No machine keeps a record without a lease.
+    (lease.is_some() && !is_own && owner != 0).then(|| {
         format!(
-            "another hub has the name {}: give this one another name, or end that one",
+            "another machine runs with the name {} and has taken the place of this one: give one of the two another name and \
+             another key, or end that one",
             hub.id
         )
     })
@@ -567,7 +573,9 @@ async fn keep_by(
     // A hub writes nothing into the state of another fleet.
     let meta = meta.ok_or(Foreign::Missing)?;
     match Record::decode(META, meta.value()) {
-        Ok(Record::Meta(meta)) if meta.fleet == shared.options.key => {}
+        Ok(Record::Meta(meta)) if meta.fleet == shared.options.key => {
+            shared.read(|copy| copy.check_made(&meta))?;
+        }
         Ok(Record::Meta(meta)) => return Err(Foreign::Other(meta.fleet).into()),
         Ok(_) => return Err(Foreign::Missing.into()),
         Err(why) => return Err(Foreign::Unreadable(why).into()),
@@ -577,7 +585,7 @@ async fn keep_by(
         if kv.value() == value && Some(kv.lease()) == *lease {
             return Ok(());
         }
-        if let Some(problem) = taken_by_another(hub, kv, *lease) {
+        if let Some(problem) = taken_by_another(hub, (kv.value(), kv.lease()), *lease) {
             return Err(Left::Denied(problem));
         }
     }
@@ -585,7 +593,6 @@ async fn keep_by(
         Some(id) => id,
         None => answer(client.lease_grant(LEASE_SECONDS, None)).await?.id(),
     };
-    *lease = Some(id);
     let revision = there.map_or(0, |kv| kv.mod_revision());
     let expected = [
         Compare::value(meta_key, CompareOp::Equal, meta.value()),
@@ -594,11 +601,50 @@ async fn keep_by(
     let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(id)));
     let response = answer(client.txn(Txn::new().when(expected).and_then([put]))).await?;
     if !response.succeeded() {
-        // A lease that has written nothing tells nothing of who wrote the record. It ends by itself.
-        *lease = None;
         return Err(Left::Denied(
             "the record of this hub was changed meanwhile".to_owned(),
         ));
     }
+    // A lease that has written nothing would not tell who wrote the record. It ends by itself.
+    *lease = Some(id);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropewalk_transport::PublicKey;
+
+    #[test]
+    fn a_record_that_another_machine_keeps_is_told_and_one_that_nobody_keeps_is_written_again() {
+        let hub = |key| HubLease {
+            id: "b".to_owned(),
+            key: PublicKey::from_bytes([key; 32]),
+            endpoints: Vec::new(),
+            tcp_port: 443,
+            region: String::new(),
+            version: String::new(),
+            certificate: None,
+            sites: 0,
+        };
+        let own = hub(1);
+        let said = |key, owner, lease| {
+            let value = Record::Hub(Box::new(hub(key))).encode();
+            taken_by_another(&own, (&value, owner), lease)
+        };
+        // This hub wrote it, or ran before and was killed.
+        assert_eq!(said(1, 7, Some(7)), None);
+        assert_eq!(said(1, 7, None), None);
+        // Its key has changed since.
+        assert_eq!(said(2, 7, Some(7)), None);
+        // A copy of this machine.
+        let copied = said(1, 8, Some(7)).unwrap();
+        assert!(copied.contains("another machine runs"), "{copied}");
+        // Somebody has written it by hand, or back.
+        assert_eq!(said(1, 0, Some(7)), None);
+        for lease in [None, Some(7)] {
+            let other = said(2, 8, lease).unwrap();
+            assert!(other.contains("another hub has the name b"), "{other}");
+        }
+    }
 }

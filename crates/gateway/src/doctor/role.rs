@@ -98,7 +98,7 @@ fn fleet_known(known: &FleetStatus) -> Check {
     let etcd = fleet::matter(&known.etcd);
     let runs = known.hubs.iter().filter(|hub| hub.runs).count();
     let mut found = format!(
-        "{}: etcd {etcd}; {runs} hubs run, as far as this one knows",
+        "{}: etcd {etcd}; hubs that run, as far as this one knows: {runs}",
         known.name
     );
     if let Some(why) = &known.etcd.why {
@@ -110,7 +110,8 @@ fn fleet_known(known: &FleetStatus) -> Check {
     let look = "the lines say what to do; `ropewalk fleet status` has more";
     match (known.etcd.state.as_str(), known.problems.is_empty()) {
         ("there", true) => Check::ok(name, found),
-        ("away", true) => Check::warn(
+        // While etcd is away other hubs do not see this one, which is a problem of its own.
+        ("away", _) => Check::warn(
             name,
             found,
             "look at etcd; known sites join, move and run meanwhile, nobody can be invited or revoked",
@@ -627,13 +628,15 @@ mod tests {
         assert_eq!(good.state, State::Ok);
         assert_eq!(
             good.found,
-            "north: etcd answers; 1 hubs run, as far as this one knows"
+            "north: etcd answers; hubs that run, as far as this one knows: 1"
         );
+        let unseen = "other hubs do not see that this hub runs";
+        assert_eq!(fleet_known(&known("away", &[unseen])).state, State::Warn);
         let away = fleet_known(&known("away", &[]));
         assert_eq!(away.state, State::Warn);
         assert!(
             away.found.ends_with(
-                "1970-01-01 00:01:00 UTC; 1 hubs run, as far as this one knows; no answer"
+                "1970-01-01 00:01:00 UTC; hubs that run, as far as this one knows: 1; no answer"
             ),
             "{away:?}"
         );

@@ -348,7 +348,7 @@ impl RttEstimator {
     ) {
         // The peer may have got the packet long before: the acknowledgement of that time is lost, and `ack_delay` does
         // not say more than `max_ack_delay`. So an outage would count as a round trip. Where the path has become
-        // longer, the next sample shows it.
+        // longer, the next sample shows it. Of two outages with one sample between them only the first one is left out.
         let silence = self
             .sampled
             .replace(now)
