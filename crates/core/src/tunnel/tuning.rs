@@ -14,6 +14,10 @@ pub(super) const SUSPECT_MIN: Duration = Duration::from_millis(80);
 pub(super) const SUSPECT_MARGIN: Duration = Duration::from_millis(60);
 /// The same for the probe that asks before. Longer: fewer probes, later answers.
 pub(super) const DOUBT_MARGIN: Duration = Duration::from_millis(30);
+/// Probes in a round trip at most, after the first one, of a path that is in doubt and not suspect yet. They matter for
+/// round trips above 120 ms. More: a path that is back is found sooner, a peer that has been late for a while because it is
+/// busy has more to answer. Measured: `docs/decisions/fleet.md`.
+pub(super) const DOUBT_PROBES: u32 = 8;
 /// How long a peer's word that a path is suspect holds without being repeated: several reports.
 /// Longer: a path that came back stays unused.
 pub(super) const PEER_SUSPECT: Duration = Duration::from_millis(600);

@@ -231,6 +231,32 @@ fn tunnels_in_an_outage_share_their_probes_and_one_in_doubt_shares_nothing() {
 }
 
 #[test]
+fn a_path_in_doubt_is_probed_eight_times_in_a_round_trip_at_most_and_a_silent_one_as_ever() {
+    // A round trip of 600 ms: the doubt lasts about as long, in which 15 ms would make 40 probes.
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 300)]);
+    for _ in 0..20 {
+        pair.offer_segment(1_250);
+        pair.run(Duration::from_millis(200));
+    }
+    cut(&mut pair, true);
+    pair.offer_segment(1_250);
+    let before = pair.site.paths[0].datagrams;
+    for _ in 0..5_000 {
+        if pair.site.tunnel.down_since().is_some() {
+            break;
+        }
+        pair.run(Duration::from_millis(1));
+    }
+    assert!(pair.site.tunnel.down_since().is_some(), "after 5 s");
+    let doubt = pair.site.paths[0].datagrams - before;
+    assert!((4..=13).contains(&doubt), "{doubt} while in doubt");
+    let before = pair.site.paths[0].datagrams;
+    pair.run(Duration::from_secs(10));
+    let silent = pair.site.paths[0].datagrams - before;
+    assert!((620..=670).contains(&silent), "{silent} in 10 s");
+}
+
+#[test]
 fn both_ends_leave_a_path_whose_end_is_announced_and_return_when_it_does() {
     let mut pair = World::new(SchedulerKind::LowRtt, 1, &uneven());
     let step = |pair: &mut World, count: u32| {

@@ -5,7 +5,9 @@
 //! says so of its own direction. Suspicion is cheap and reversible: the scheduler merely looks
 //! elsewhere. Declaring a path dead, and building a new connection, is the gateway's part.
 
-use super::super::tuning::{DOUBT_MARGIN, PEER_SUSPECT, ROUNDING, SUSPECT_MARGIN, SUSPECT_MIN};
+use super::super::tuning::{
+    DOUBT_MARGIN, DOUBT_PROBES, PEER_SUSPECT, ROUNDING, SUSPECT_MARGIN, SUSPECT_MIN,
+};
 use crate::hold::Probing;
 use ropewalk_types::{Duration, Instant, PathSnapshot};
 
@@ -165,14 +167,21 @@ impl PathLiveness {
     }
 
     /// When the silence under way calls for a probe: once, and again and again while all paths are
-    /// silent, as they are in so many tunnels of the process.
+    /// silent, as they are in so many tunnels of the process. Before the path is suspect, a round trip has
+    /// [`DOUBT_PROBES`] of them at most.
     pub fn doubt_due(&self, s: &PathSnapshot, alone: Option<u32>) -> Option<Instant> {
         let since = s.silent_since?;
         if self.probed_at < since || self.probed_at == Instant::ZERO {
             return doubted_at(s);
         }
         let again = |tunnels| Probing::interval(self.probed_at.since(since), tunnels);
-        alone.map(|tunnels| self.probed_at + again(tunnels))
+        // A path in mere doubt is late, most likely. More probes before an answer can come would make it later.
+        let least = if self.suspect() {
+            Duration::ZERO
+        } else {
+            s.srtt / DOUBT_PROBES
+        };
+        alone.map(|tunnels| self.probed_at + again(tunnels).max(least))
     }
 
     /// Silence has been answered with a probe.
