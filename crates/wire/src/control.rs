@@ -106,8 +106,8 @@ pub enum Control {
     },
     /// The sender stops for good.
     Goodbye,
-    /// The release that the sender runs, for people: the site's after each [`Welcome`], answered
-    /// by the hub's.
+    /// The release that the sender runs, for people: the site's after each [`Welcome`] until the hub has
+    /// answered by its own.
     Release {
         /// Such as `0.1.0`; at most 32 bytes.
         name: String,

@@ -804,6 +804,14 @@ impl Site {
         }
         self.peer
             .cut_replaced(now, links, "another hub serves this site");
+        if !planned {
+            // It was silent a moment ago. A thousand sites that try it at once take the time of those that still move.
+            self.wait_at(now, links, former);
+            for id in self.ids() {
+                let chance = 1.0 + ATTEMPT_JITTER * (2.0 * self.random.unit() - 1.0);
+                self.fleet.next[id.index()] = Some(now + WARM_RETRY.mul_f64(chance));
+            }
+        }
         self.tell_former(links);
         self.note_moved();
     }

@@ -59,6 +59,8 @@ pub struct Site {
     session: u64,
     random: Random,
     hub_session: Option<u64>,
+    /// The tunnel at a hub that has answered with its release.
+    release_told: Option<u64>,
     assigned: Option<(Vec<IpNet>, Vec<IpAddr>, Option<PortBlock>)>,
     /// Scheduler asked of the hub and not confirmed.
     scheduler_wanted: Option<SchedulerKind>,
@@ -110,6 +112,7 @@ impl Site {
             session: environment.session,
             random: Random::new(environment.tunnels ^ environment.session),
             hub_session: None,
+            release_told: None,
             assigned: None,
             scheduler_wanted: None,
             scheduler_due: Instant::ZERO,
@@ -208,10 +211,15 @@ impl Site {
         match control {
             Control::Welcome(welcome) => {
                 self.on_welcome(link, &welcome);
-                let name = env!("CARGO_PKG_VERSION").to_owned();
-                self.peer.send_control(links, &Control::Release { name });
+                if self.release_told != self.hub_session {
+                    let name = env!("CARGO_PKG_VERSION").to_owned();
+                    self.peer.send_control(links, &Control::Release { name });
+                }
             }
-            Control::Release { name } => tracing::debug!(release = name, "the hub's program"),
+            Control::Release { name } => {
+                self.release_told = self.hub_session;
+                tracing::debug!(release = name, "the hub's program");
+            }
             Control::SchedulerIs { kind } => {
                 if let Some(kind) = SchedulerKind::from_code(kind) {
                     self.peer.scheduler_receive = kind;

@@ -268,3 +268,36 @@ fn a_spare_is_claimed_as_often_as_ever_by_a_site_whose_hub_is_drained() {
     assert!(claimed.len() >= 8, "{claimed:?}");
     assert!(gaps(&claimed).iter().all(|gap| *gap == 150), "{claimed:?}");
 }
+
+/// A site that has moved to its spare because the home was killed, and when it had.
+fn moved_on(seed: u64) -> (World, Instant) {
+    let mut world = with_spare(seed, ms(10));
+    call(&mut world, 0, SECOND);
+    world.keep_taps();
+    world.kill_hub();
+    for _ in 0..100 {
+        if moves(&world).is_empty() {
+            watch(&mut world, ms(20), None);
+        }
+    }
+    assert_eq!(moves(&world), ["spare"], "within 2 s");
+    let now = world.now();
+    (world, now)
+}
+
+#[test]
+fn a_site_that_has_moved_tries_the_hub_that_was_silent_after_some_seconds() {
+    for seed in 0..4 {
+        let (mut world, moved) = moved_on(seed);
+        let left = watch_for(&mut world, 8 * SECOND);
+        for uplink in 0..2 {
+            let first = begun(&left, HOME, uplink)[0].since(moved);
+            // 5 s, a quarter more or less, and up to a second until the site looks.
+            let expected = ms(3_700)..ms(7_300);
+            assert!(
+                expected.contains(&first),
+                "seed {seed}, uplink {uplink}: {first:?}"
+            );
+        }
+    }
+}
