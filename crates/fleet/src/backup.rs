@@ -200,8 +200,8 @@ fn copy_here(options: &Options) -> Option<Copy> {
     Copy::from_text(&text).ok()
 }
 
-/// Refuses a new and empty fleet in the place of one whose sites a copy on this machine has: hubs without sites would
-/// follow it, and those of earlier programs would let their sites go.
+/// Refuses a new and empty fleet in the place of one whose sites a copy on this machine has. Hubs without sites would
+/// follow the empty fleet. Hubs of earlier programs would let their sites go.
 fn check_copy(options: &Options) -> anyhow::Result<()> {
     let Some(copy) = copy_here(options) else {
         return Ok(());

@@ -421,6 +421,12 @@ impl Site {
         }
     }
 
+    /// The next connection to the spare over a path is tried after this time, a little longer or shorter by chance.
+    fn put_off_warm(&mut self, now: Instant, id: PathId, interval: Duration) {
+        let by_chance = 1.0 + ATTEMPT_JITTER * (2.0 * self.random.unit() - 1.0);
+        self.fleet.next[id.index()] = Some(now + interval.mul_f64(by_chance));
+    }
+
     fn connect_warm(
         &mut self,
         now: Instant,
@@ -430,8 +436,7 @@ impl Site {
         hurry: bool,
     ) {
         let interval = if hurry { ATTEMPT_INTERVAL } else { WARM_RETRY };
-        let by_chance = 1.0 + ATTEMPT_JITTER * (2.0 * self.random.unit() - 1.0);
-        self.fleet.next[id.index()] = Some(now + interval.mul_f64(by_chance));
+        self.put_off_warm(now, id, interval);
         let hub = &self.settings.hubs[spare];
         let (key, own) = (hub.key, links.identity().public_key());
         let tries = self.fleet.tries[id.index()];
@@ -808,8 +813,7 @@ impl Site {
             // It was silent a moment ago. A thousand sites that try it at once take the time of those that still move.
             self.wait_at(now, links, former);
             for id in self.ids() {
-                let chance = 1.0 + ATTEMPT_JITTER * (2.0 * self.random.unit() - 1.0);
-                self.fleet.next[id.index()] = Some(now + WARM_RETRY.mul_f64(chance));
+                self.put_off_warm(now, id, WARM_RETRY);
             }
         }
         self.tell_former(links);
