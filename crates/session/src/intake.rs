@@ -20,6 +20,7 @@ use crate::rate::Bucket;
 use crate::tuning::{
     FIRST_PACKET_PATIENCE, INTAKE_BYTES, INTAKE_ITEM_BYTES, QUANTUM, RATE_BURST, RATE_BYTES_MAX,
     RATE_BYTES_MIN, RATE_DELAY, STRANGER_WORK, STREAM_BYTES, STREAM_BYTES_ALONE, STREAM_BYTES_WORK,
+    WAITING_OF_PART,
 };
 
 /// A datagram and where it came from, as [`Session::handle_udp`](crate::Session::handle_udp) takes them.
@@ -43,7 +44,10 @@ impl Arrival {
 pub enum Sender {
     /// The site with this index at the hub.
     Site(usize),
-    /// Everybody who has not said hello.
+    /// All connections that have proved a key and belong to no tunnel here: of sites that another hub serves, or that
+    /// have not said hello yet, and of invitations.
+    Waiting,
+    /// Everybody who has not proved a key.
     Stranger,
 }
 
@@ -52,6 +56,8 @@ pub enum Sender {
 pub struct Share {
     /// Who.
     pub sender: Sender,
+    /// Which part of those who wait for a tunnel, by a byte of the key. A part may have few datagrams in their queue.
+    pub part: u8,
     /// Turns beside those of others, at least 1.
     pub weight: u32,
     /// Bits per second, if bounded.
@@ -67,11 +73,21 @@ pub(crate) enum Work {
     Stream(StreamId, usize),
 }
 
+/// A datagram that waits.
+#[derive(Debug)]
+struct Waits {
+    since: Instant,
+    /// Of which part of the senders in its queue.
+    part: u8,
+    arrival: Arrival,
+}
+
 #[derive(Debug, Default)]
 struct Queue {
-    /// Since when, and what.
-    waiting: VecDeque<(Instant, Arrival)>,
+    waiting: VecDeque<Waits>,
     bytes: usize,
+    /// How many datagrams of each part wait, in a queue that many share; else empty.
+    parts: Vec<u8>,
     /// TCP connections with unread bytes.
     streams: VecDeque<StreamId>,
     /// Whether one of them comes before the next datagram: once in each turn.
@@ -163,14 +179,22 @@ impl Intake {
     }
 
     /// Lets a datagram wait. One of the longest queues loses its oldest datagrams when all together have too many
-    /// bytes.
+    /// bytes. The datagram is dropped if many share the queue, and its part has enough in it.
     pub fn push(&mut self, now: Instant, share: Share, mut arrival: Arrival) {
+        let queue = Self::queue(&mut self.queues, now, share);
+        if share.sender == Sender::Waiting && !queue.admits(share.part) {
+            self.dropped += 1;
+            return;
+        }
         // What waits must not keep the large block in memory that it came in.
         arrival.data = BytesMut::from(&arrival.data[..]);
-        let queue = Self::queue(&mut self.queues, now, share);
         self.bytes += arrival.bytes();
         queue.bytes += arrival.bytes();
-        queue.waiting.push_back((now, arrival));
+        queue.waiting.push_back(Waits {
+            since: now,
+            part: share.part,
+            arrival,
+        });
         let limit = share.rate.map(rate_bytes);
         while limit.is_some_and(|limit| queue.bytes > limit) && queue.waiting.len() > 1 {
             self.bytes -= queue.drop_oldest();
@@ -324,7 +348,7 @@ impl Intake {
         // What a reading brings is charged once it is known.
         let work = match sender {
             Sender::Stranger => STRANGER_WORK,
-            Sender::Site(_) => 1,
+            Sender::Waiting | Sender::Site(_) => 1,
         };
         queue.credit = queue.credit.saturating_sub(work);
         self.settle(now, sender);
@@ -338,8 +362,8 @@ impl Intake {
             return false;
         };
         let before = self.dropped;
-        while queue.waiting.front().is_some_and(|(since, arrival)| {
-            now.since(*since) > FIRST_PACKET_PATIENCE && begins_connection(&arrival.data)
+        while queue.waiting.front().is_some_and(|first| {
+            now.since(first.since) > FIRST_PACKET_PATIENCE && begins_connection(&first.arrival.data)
         }) {
             self.bytes -= queue.drop_oldest();
             self.dropped += 1;
@@ -385,8 +409,7 @@ impl Queue {
             let fits = bucket.map(|bucket| bucket.bytes(RATE_BURST).max(STREAM_BYTES_WORK));
             return Some(Work::Stream(stream, fits.unwrap_or(bytes).min(bytes)));
         }
-        let (_, arrival) = self.waiting.pop_front()?;
-        self.bytes -= arrival.bytes();
+        let arrival = self.pop()?;
         if let Some(bucket) = &mut self.bucket {
             bucket.charge(now, arrival.data.len());
         }
@@ -396,12 +419,25 @@ impl Queue {
     /// Drops the oldest datagram; its bytes.
     fn drop_oldest(&mut self) -> usize {
         count_steps(1);
-        let bytes = self
-            .waiting
-            .pop_front()
-            .map_or(0, |(_, oldest)| oldest.bytes());
-        self.bytes -= bytes;
-        bytes
+        self.pop().map_or(0, |oldest| oldest.bytes())
+    }
+
+    fn pop(&mut self) -> Option<Arrival> {
+        let Waits { part, arrival, .. } = self.waiting.pop_front()?;
+        self.bytes -= arrival.bytes();
+        if let Some(waiting) = self.parts.get_mut(usize::from(part)) {
+            *waiting -= 1;
+        }
+        Some(arrival)
+    }
+
+    /// Counts a datagram of this part, unless the part has enough in this queue.
+    fn admits(&mut self, part: u8) -> bool {
+        self.parts.resize(1 << u8::BITS, 0);
+        let waiting = &mut self.parts[usize::from(part)];
+        let admits = *waiting < WAITING_OF_PART;
+        *waiting += u8::from(admits);
+        admits
     }
 
     /// Lists the queue by its size now.
@@ -440,6 +476,7 @@ mod tests {
     fn share(sender: Sender, weight: u32, rate: Option<u64>) -> Share {
         Share {
             sender,
+            part: 0,
             weight,
             rate,
         }
@@ -457,6 +494,38 @@ mod tests {
             ecn: Ecn::NotEct,
             data,
         }
+    }
+
+    #[test]
+    fn a_key_that_floods_the_queue_of_those_who_wait_costs_the_others_one_turn() {
+        let mut intake = Intake::default();
+        let waiting = |part| Share {
+            part,
+            ..share(Sender::Waiting, 1, None)
+        };
+        for number in 0..1_000 {
+            intake.push(NOW, waiting(1), arrival(201, number, 100));
+        }
+        assert_eq!(intake.dropped(), 1_000 - u64::from(WAITING_OF_PART));
+        intake.push(NOW, waiting(2), arrival(202, 0, 100));
+        for site in 0..50 {
+            for number in 0..5 {
+                let share = share(Sender::Site(site.into()), 1, None);
+                intake.push(NOW, share, arrival(site, number, 100));
+            }
+        }
+        // One turn of those who wait has the flood, all sites have theirs, and the next turn has the other key.
+        let mut order = vec![];
+        while let Some(Work::Datagram(arrival)) = intake.next(NOW) {
+            order.push(arrival.data[0]);
+        }
+        let flood = usize::try_from(QUANTUM).unwrap();
+        assert_eq!(order.len(), flood + 50 * 5 + 1);
+        assert!(order[..flood].iter().all(|&first| first == 201));
+        assert_eq!(order.last(), Some(&202));
+        // What has had its turn makes room.
+        intake.push(NOW, waiting(1), arrival(201, 0, 100));
+        assert!(!intake.is_empty());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::keys::KeyEvent;
 use crate::links::{LinkEvent, LinkId, Links, Moved, Received};
 use crate::mtu::InnerMtu;
 use crate::status::SessionStatus;
-use crate::tuning::{BEHIND, WORK_DATAGRAMS};
+use crate::tuning::{BEHIND, TURN_LONG, WORK_DATAGRAMS};
 
 /// What a session tells the control side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,12 +130,17 @@ pub(crate) mod sealed {
         fn share(&self, _link: Option<LinkId>) -> Share {
             Share {
                 sender: Sender::Site(0),
+                part: 0,
                 weight: 1,
                 rate: None,
             }
         }
         /// Whether the rate of any sender is bounded.
         fn is_paced(&self) -> bool {
+            false
+        }
+        /// Whether there are several senders, who may delay one another.
+        fn has_several(&self) -> bool {
             false
         }
         /// The next sender that is gone.
@@ -186,6 +191,9 @@ pub struct Session<R> {
     behind: bool,
     /// What may still be worked off in this turn, in datagrams.
     work_left: usize,
+    /// When this turn of the driver began, and whether the one before was long.
+    turn_began: Instant,
+    last_turn_long: bool,
     /// The TCP connection to be read now, and how many bytes at most. Nothing is worked off before: what was read
     /// counts first.
     readable: Option<(StreamId, usize)>,
@@ -200,6 +208,8 @@ impl<R: Role> Session<R> {
             intake: Intake::default(),
             behind: false,
             work_left: WORK_DATAGRAMS,
+            turn_began: Instant::ZERO,
+            last_turn_long: false,
             readable: None,
         }
     }
@@ -262,10 +272,11 @@ impl<R: Role> Session<R> {
     }
 
     /// Says which part of the receive buffer of a socket is filled, 0 to 1, while more waits there than the driver
-    /// reads in a turn. From a bound on the gateway is behind: datagrams wait here until all have been worked off,
-    /// and each sender has its turn. The driver may read more datagrams in a turn meanwhile.
+    /// reads in a turn. From a bound on, or at once where several send and the last turn was long, the gateway is behind:
+    /// datagrams wait here until all have been worked off, and each sender has its turn. The driver may read more
+    /// datagrams in a turn meanwhile.
     pub fn handle_backlog(&mut self, filled: f64) {
-        self.behind |= filled > BEHIND;
+        self.behind |= filled > BEHIND || self.last_turn_long && self.role.has_several();
     }
 
     /// Whether datagrams wait for the turn of their sender.
@@ -274,9 +285,13 @@ impl<R: Role> Session<R> {
         self.behind
     }
 
-    /// The driver had nothing to do for this time. From the first call on a hub whose machine is busy begins few
-    /// handshakes at a time. A driver that never calls this method has all handshakes begun at once.
-    pub fn handle_rest(&mut self, rest: Duration) {
+    /// A turn of the driver begins, and it had nothing to do for this time since the last one began. From the first call
+    /// on a hub whose machine is busy begins few handshakes at a time, and is behind after a long turn. A driver that
+    /// never calls this method has all handshakes begun at once.
+    pub fn handle_rest(&mut self, now: Instant, rest: Duration) {
+        let worked = now.since(self.turn_began).saturating_sub(rest);
+        self.last_turn_long = worked > TURN_LONG;
+        self.turn_began = now;
         self.links.rested(rest);
     }
 

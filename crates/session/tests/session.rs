@@ -235,6 +235,29 @@ fn a_site_that_floods_a_hub_leaves_others_their_turns() {
 }
 
 #[test]
+fn a_hub_of_several_sites_is_behind_where_a_turn_was_long_and_more_waits() {
+    for sites in [1, 2] {
+        let mut world = World::new(&Spec {
+            sites,
+            ..Spec::default()
+        });
+        let up = |w: &World| (0..sites).all(|site| w.transports_up(site).len() == 2);
+        world.run_until(SECOND, up);
+        let now = world.now();
+        let hub = &mut world.hub_mut().session;
+        hub.handle_rest(now, Duration::ZERO);
+        // It rested for most of the first turn, and not in the second one.
+        hub.handle_rest(now + ms(40), ms(30));
+        hub.handle_backlog(0.1);
+        assert!(!hub.is_behind(), "a turn of 10 ms");
+        hub.handle_rest(now + ms(80), ms(20));
+        assert!(!hub.is_behind(), "nothing waits");
+        hub.handle_backlog(0.1);
+        assert_eq!(hub.is_behind(), sites > 1, "a turn of 20 ms");
+    }
+}
+
+#[test]
 fn a_rate_that_changes_ends_no_tunnel() {
     let mut world = connected();
     for rate in [Some(1_000_000), Some(8_000_000), None] {

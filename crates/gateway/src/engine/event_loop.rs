@@ -318,7 +318,7 @@ impl<R: Role + Send + 'static> Engine<R> {
             // Beyond what was asked for, the thread waited for a processor.
             let asked = timeout.unwrap_or(Duration::MAX);
             let rest = now.since(before).min(asked).saturating_sub(ASKING);
-            self.session.handle_rest(rest);
+            self.session.handle_rest(now, rest);
             for event in &events {
                 let data = event.data;
                 match driver::Event::decode(data.u64()).ready {

@@ -734,16 +734,20 @@ impl sealed::Role for Hub {
     }
 
     fn share(&self, link: Option<LinkId>) -> Share {
-        let site = link.and_then(|link| self.pending.get(&link)?.site);
+        let proved = link.and_then(|link| self.pending.get(&link));
+        // A connection of a served site that has not said hello yet is the site's as well.
+        let site = proved.and_then(|waits| waits.site.or_else(|| self.sites.find(&waits.key)));
         let site = site.and_then(|index| Some((index, self.sites.get(index)?)));
         site.map_or(
             Share {
-                sender: Sender::Stranger,
+                sender: proved.map_or(Sender::Stranger, |_| Sender::Waiting),
+                part: proved.map_or(0, |waits| waits.key.as_bytes()[0]),
                 weight: 1,
                 rate: None,
             },
             |(index, site)| Share {
                 sender: Sender::Site(index),
+                part: 0,
                 weight: site.entry.weight,
                 rate: site.entry.rate,
             },
@@ -752,6 +756,10 @@ impl sealed::Role for Hub {
 
     fn is_paced(&self) -> bool {
         self.sites.any_rated()
+    }
+
+    fn has_several(&self) -> bool {
+        self.links_of.len() > 1
     }
 
     fn poll_gone(&mut self) -> Option<Sender> {

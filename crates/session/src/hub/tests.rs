@@ -331,3 +331,39 @@ fn a_question_that_is_lost_is_put_again_on_the_same_connection() {
     scene.exchange(&mut holder);
     assert_eq!(holder.answers, ["used"]);
 }
+
+#[test]
+fn a_connection_that_waits_has_its_turn_beside_strangers_and_one_that_floods() {
+    let mut scene = Scene::new(&[2, 3]);
+    let mut honest = scene.holder(3, 1);
+    let mut greedy = scene.holder(2, 1);
+    assert_ne!(
+        key(2).as_bytes()[0],
+        key(3).as_bytes()[0],
+        "else they share a part"
+    );
+    greedy
+        .endpoint
+        .send(greedy.connections[0], Bytes::from_static(&[0xff; 100]))
+        .ok();
+    let now = scene.now;
+    let mut buffer = Vec::new();
+    let id = greedy.endpoint.poll_dirty().unwrap();
+    let sent = greedy.endpoint.poll_transmit(now, id, &mut buffer).unwrap();
+    let stranger = [0x40; 100];
+    scene.hub.handle_backlog(1.0);
+    let floods = [
+        (SocketAddr::from(([192, 0, 2, 9], 1)), &stranger[..]),
+        (greedy.address, &buffer[..sent.size]),
+    ];
+    for _ in 0..2_000 {
+        for (from, data) in floods {
+            let data = BytesMut::from(data);
+            scene
+                .hub
+                .handle_udp(now, SocketId(0), from, None, Ecn::NotEct, data);
+        }
+    }
+    assert_eq!(scene.ask(&mut honest), [key(3)], "in the first turn");
+    assert!(scene.hub.is_behind(), "the strangers wait");
+}
