@@ -106,7 +106,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> Option<RelayConfig> {
             endpoints,
             tcp_port,
             tcp_fallback,
-            spare: None,
+            spares: Vec::new(),
             routes: Vec::new(),
             assigned: None,
             kill_switch: false,

@@ -32,8 +32,8 @@ pub struct SiteConfig {
     pub tcp_port: u16,
     /// Whether to fall back to TLS over TCP where UDP is blocked.
     pub tcp_fallback: bool,
-    /// The hub to which the site moves when the hub does not answer any more.
-    pub spare: Option<Spare>,
+    /// The hubs to which the site moves when the hub does not answer any more, first come first.
+    pub spares: Vec<Spare>,
     /// Networks that are reached through the tunnel.
     pub routes: Vec<IpNet>,
     /// Networks in which the hub may give this site addresses; `None` takes private ones.
@@ -84,13 +84,17 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> Option<SiteConfig> {
     let common = common::read(root, path, defaults);
     let hub = root.section("hub", read_hub);
     let spares = root.sections("spare", SPARES_MAX, read_spare);
-    let spare = spares.into_iter().flatten().next();
-    if hub.as_ref().map(|hub| hub.0) == spare.as_ref().map(|spare| spare.key) && spare.is_some() {
-        root.reject(
-            "spare",
-            "the spare has the key of the hub",
-            "write the key that `ropewalk key` shows on the other hub",
-        );
+    let spares: Vec<Spare> = spares.into_iter().flatten().collect();
+    let mut keys: Vec<_> = hub.iter().map(|hub| hub.0).collect();
+    for spare in &spares {
+        if keys.contains(&spare.key) {
+            root.reject(
+                "spare",
+                "a spare has the key of another hub",
+                "write the key that `ropewalk key` shows on the spare",
+            );
+        }
+        keys.push(spare.key);
     }
     let network = root.section("network", read_network);
     let uplinks = uplinks::read(root);
@@ -102,7 +106,7 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> Option<SiteConfig> {
         endpoints,
         tcp_port,
         tcp_fallback,
-        spare,
+        spares,
         routes: network.routes,
         assigned: network.assigned,
         kill_switch: network.kill_switch,
@@ -125,8 +129,9 @@ pub(super) fn read_hub(hub: &mut Section<'_>) -> Option<NextHub> {
     Some((key?, endpoints?, tcp_port, fallback))
 }
 
-/// Most hubs that wait for a site.
-pub const SPARES_MAX: usize = 1;
+/// Most hubs besides its own to which a site may move. More: a site outlives more hubs, and looks more names up. A token
+/// of a fleet names three hubs.
+pub const SPARES_MAX: usize = 2;
 
 fn read_spare(spare: &mut Section<'_>) -> Option<Spare> {
     let remedy = "take it from that hub: `ropewalk key`, and `public` in its configuration";

@@ -184,15 +184,20 @@ kill_switch = true
 
 /// The hubs to which the site moves when its hub does not answer any more.
 fn spares(spares: &[Place]) -> String {
-    let section = |spare: &Place| {
+    let section = |(before, spare): (usize, &Place)| {
+        let others = if before == 0 {
+            "the one above does"
+        } else {
+            "those above do"
+        };
         format!(
-            "\n# To this hub the site moves when the one above does not answer any more.\n[[spare]]\nkey = \"{}\"\n\
-             endpoints = {}\n",
+            "\n# To this hub the site moves when {others} not answer any more.\n[[spare]]\nkey = \"{}\"\nendpoints = {}\n",
             spare.key,
             list(&spare.endpoints)
         )
     };
-    spares.iter().take(SPARES_MAX).map(section).collect()
+    let written = spares.iter().take(SPARES_MAX);
+    written.enumerate().map(section).collect()
 }
 
 /// The configuration file of a relay.

@@ -84,7 +84,7 @@ pub struct CommonSettings {
 pub struct SiteSettings {
     /// What both roles have in common.
     pub common: CommonSettings,
-    /// The hubs that may serve the site, the home first, then the spare; never empty. Further ones are not used.
+    /// The hubs that may serve the site, the home first, then the spares; never empty. One spare is connected at a time.
     pub hubs: Vec<SiteHub>,
     /// Whether a path may fall back to TLS over TCP.
     pub udp_blocked_fallback: bool,

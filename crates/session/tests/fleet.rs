@@ -16,6 +16,8 @@ mod drain;
 mod silence;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// A hub beside [`HOME`] and [`SPARE`].
+const THIRD: usize = 2;
 /// Packets of a call leave in both directions so far apart.
 const INTERVAL: Duration = Duration::from_millis(20);
 
@@ -54,7 +56,7 @@ fn call(world: &mut World, first: u64, duration: Duration) -> u64 {
 
 /// When packets came to hosts: those of the site, and those behind the hubs.
 fn heard(world: &World) -> [Vec<(Instant, u64)>; 2] {
-    let hubs = [HOME, SPARE].map(|hub| world.hub_at(hub));
+    let hubs = [HOME, SPARE, THIRD].map(|hub| world.hub_at(hub));
     let up = hubs.into_iter().flatten().flat_map(|hub| &hub.delivered);
     let mut up: Vec<_> = up.map(|d| (d.0, d.2)).collect();
     up.sort_unstable();
@@ -113,6 +115,95 @@ fn a_site_moves_within_a_second_of_the_death_of_its_hub() {
     gaps.sort_unstable();
     println!("{gaps:?}");
     assert!(gaps[gaps.len() * 95 / 100] <= SECOND, "{gaps:?}");
+}
+
+/// A site with two uplinks that may be at any of three hubs.
+fn with_two_spares(seed: u64) -> World {
+    let mut world = World::new(&Spec {
+        seed,
+        hubs_of: vec![vec![HOME, SPARE, THIRD]],
+        link: DirectionConfig {
+            delay: ms(10),
+            ..DirectionConfig::default()
+        },
+        ..Spec::default()
+    });
+    world.run_until(SECOND, |w| w.transports_up(0).len() == 2);
+    world.run(SECOND);
+    world
+}
+
+#[test]
+fn a_site_outlives_one_hub_after_the_other_and_comes_back_to_one_that_has_returned() {
+    let mut world = with_two_spares(1);
+    assert_eq!(links(&world, SPARE), 2);
+    assert_eq!(links(&world, THIRD), 0, "one spare waits at a time");
+    let mut number = 0;
+    let mut at = HOME;
+    for (next, name) in [(SPARE, "spare"), (THIRD, "hub2"), (HOME, "home")] {
+        let since = world.now();
+        world.kill_hub_at(at);
+        number = call(&mut world, number, 3 * SECOND);
+        assert_eq!(moves(&world).last().map(String::as_str), Some(name));
+        let gap = longest_gaps(&world, since).into_iter().max().expect("two");
+        assert!(gap <= SECOND, "{gap:?} on the way to {name}");
+        // The home starts again once the third hub serves, and is found after the spare, which is dead.
+        if next == THIRD {
+            world.start_hub_at(HOME);
+        }
+        number = call(&mut world, number, 20 * SECOND);
+        at = next;
+    }
+    assert_eq!(moves(&world).len(), 3);
+}
+
+#[test]
+fn a_site_whose_hub_and_spare_die_together_moves_to_the_third() {
+    for seed in 0..8 {
+        let mut world = with_two_spares(seed);
+        let number = call(&mut world, 0, SECOND);
+        let since = world.now();
+        world.kill_hub();
+        world.kill_spare();
+        call(&mut world, number, 10 * SECOND);
+        assert_eq!(moves(&world), ["hub2"], "seed {seed}");
+        let gap = longest_gaps(&world, since).into_iter().max().expect("two");
+        assert!(
+            gap <= 6 * SECOND,
+            "{gap:?}: 4 s until the spare is given up"
+        );
+        assert_eq!(world.route_to(0), THIRD);
+    }
+}
+
+#[test]
+fn a_spare_that_goes_is_replaced_and_its_return_changes_nothing() {
+    let mut world = with_two_spares(3);
+    world.kill_spare();
+    // An idle spare is asked every 25 s, and has 4 s to answer.
+    world.run(40 * SECOND);
+    assert_eq!(links(&world, THIRD), 2);
+    world.start_spare();
+    world.run(60 * SECOND);
+    assert_eq!(links(&world, THIRD), 2);
+    assert_eq!(links(&world, SPARE), 0);
+    assert!(moves(&world).is_empty());
+}
+
+#[test]
+fn an_outage_of_all_uplinks_leaves_a_site_with_its_hub_and_with_a_spare() {
+    let mut world = with_two_spares(4);
+    for dead in [true, false] {
+        for uplink in 0..2 {
+            world.set_dead(0, uplink, Selector::Both, dead);
+        }
+        world.run(30 * SECOND);
+    }
+    assert!(moves(&world).is_empty());
+    assert_eq!(world.transports_up(0).len(), 2);
+    // Hubs forget connections of which they have heard no end.
+    world.run(120 * SECOND);
+    assert_eq!(links(&world, SPARE) + links(&world, THIRD), 2);
 }
 
 /// How often the hosts got a packet beyond the first time.

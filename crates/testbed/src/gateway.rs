@@ -152,7 +152,7 @@ impl Gateway {
         }
         text += &section(&joined, "hub").context("join wrote no [hub] section")?;
         // The further hubs of a fleet.
-        text += &section(&joined, "[spare]").unwrap_or_default();
+        text += &sections(&joined, "[spare]").collect::<String>();
         let _ = write!(text, "[network]\n{}\n", spec.network);
         text += &gateway.sections(spec);
         text += &spec.uplinks();
@@ -454,16 +454,25 @@ pub fn connect(
 
 /// A section of a TOML file with its header, up to the next section; comments go.
 fn section(text: &str, name: &str) -> Option<String> {
+    sections(text, name).next()
+}
+
+/// The same for each section of this name.
+fn sections(text: &str, name: &str) -> impl Iterator<Item = String> {
     let header = format!("[{name}]");
-    let mut lines = text.lines().skip_while(|line| line.trim() != header);
-    let first = lines.next()?;
-    let rest = lines.take_while(|line| !line.starts_with('['));
-    let rest = rest.filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
-    Some(
-        std::iter::once(first)
-            .chain(rest)
-            .fold(String::new(), |text, line| text + line + "\n"),
-    )
+    let lines: Vec<&str> = text.lines().collect();
+    let begins = lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| line.trim() == header);
+    let taken = begins.map(|(begin, first)| {
+        let rest = lines[begin + 1..].iter();
+        let rest = rest.take_while(|line| !line.starts_with('['));
+        let rest = rest.filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+        let kept = std::iter::once(first).chain(rest);
+        kept.fold(String::new(), |text, line| text + line + "\n")
+    });
+    taken.collect::<Vec<_>>().into_iter()
 }
 
 /// Port of the hub for QUIC.

@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 use super::{Global, output, remote};
 use crate::client::Client;
 use crate::enrolment;
-use crate::service::lock_path;
+use crate::service::{lock_path, spare::SPARES};
 use crate::token::{Secret, Token, TokenError};
 use crate::{hub_keys, key_file};
 use ropewalk_config as config;
@@ -140,13 +140,16 @@ impl Join {
     }
 }
 
-/// Says which hub of a fleet is the home, which one the spare, and why.
+/// Says which hub of a fleet is the home, which ones are spares, and why.
 fn tell(found: &[enrolment::Found]) {
     if found.len() == 1 {
         return;
     }
     let line = |number: usize, hub: &enrolment::Found| {
-        let role = ["home", "spare"].get(number).unwrap_or(&"not used");
+        let role = match number {
+            0 => "home",
+            spare => SPARES.get(spare - 1).unwrap_or(&"not used"),
+        };
         let after = hub.after.map_or_else(
             || "no answer when the hubs were compared".to_owned(),
             |after| format!("answers after {} ms", after.as_millis()),

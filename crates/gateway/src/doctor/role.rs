@@ -12,7 +12,7 @@ use super::{Check, probe};
 use crate::client::Client;
 use crate::engine::control::Uplink;
 use crate::fleet;
-use crate::service::spare::SPARE;
+use crate::service::spare::SPARES;
 use crate::service::{direct, has_net_admin, network, resolve};
 use crate::sites::Sites;
 use ropewalk_api::FleetStatus;
@@ -342,13 +342,13 @@ pub fn site(config: &SiteConfig, running: Option<bool>) -> Vec<Check> {
     }
     let list: Vec<_> = hub.iter().map(ToString::to_string).collect();
     checks.push(Check::ok("hub address", list.join(", ")));
-    // The ways to the hub that serves matter. After a move that is the spare.
+    // The ways to the hub that serves matter. After a move that is a spare.
     let spare = (running == Some(true)).then(|| serving_spare(config));
-    // The spare is reached over UDP only.
+    // A spare is reached over UDP only.
     let (hub, tcp_port) = match spare.flatten() {
-        Some(addresses) => {
+        Some((name, addresses)) => {
             let list: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-            let found = format!("the spare at {}: this site has moved", list.join(", "));
+            let found = format!("the {name} at {}: this site has moved", list.join(", "));
             checks.push(Check::ok("hub that serves", found));
             (addresses, None)
         }
@@ -370,16 +370,19 @@ pub fn site(config: &SiteConfig, running: Option<bool>) -> Vec<Check> {
     checks
 }
 
-/// Where the spare is reached, if the site that runs has moved to the spare.
-fn serving_spare(config: &SiteConfig) -> Option<Vec<SocketAddr>> {
-    config.spare.as_ref()?;
+/// The name of the spare that serves the site that runs, if one does, and where it is reached.
+fn serving_spare(config: &SiteConfig) -> Option<(&'static str, Vec<SocketAddr>)> {
+    if config.spares.is_empty() {
+        return None;
+    }
     let status = Client::new(&config.common.socket).status().ok()?;
-    let mut tunnels = status.tunnels.into_iter();
-    let tunnel =
-        tunnels.find(|tunnel| tunnel.up && tunnel.serving_hub.as_deref() == Some(SPARE))?;
+    let tunnel = status.tunnels.into_iter().find(|tunnel| tunnel.up)?;
+    let name = SPARES
+        .into_iter()
+        .find(|name| tunnel.serving_hub.as_deref() == Some(*name))?;
     let addresses = tunnel.serving_hub_addresses.iter();
     let addresses: Vec<SocketAddr> = addresses.filter_map(|text| text.parse().ok()).collect();
-    (!addresses.is_empty()).then_some(addresses)
+    (!addresses.is_empty()).then_some((name, addresses))
 }
 
 /// Check of what is refused beside the tunnel, where everything is to go through it.

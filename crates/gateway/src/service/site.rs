@@ -30,7 +30,7 @@ use super::managers::{self, Managers, News};
 use super::memory::{CountQuotas, Memory};
 use super::names::NameServers;
 use super::ports::{self, Ports};
-use super::spare::Spare;
+use super::spare::Spares;
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::watchdog::Watchdog;
 use super::{
@@ -69,7 +69,7 @@ pub(super) struct Site {
     quotas: Quotas,
     config: SiteConfig,
     hub: Arc<HubAddresses>,
-    spare: Spare,
+    spares: Spares,
     rules: Arc<Mutex<UplinkRules>>,
     reloads: mpsc::Receiver<()>,
     interfaces: watch::Receiver<Vec<Interface>>,
@@ -198,8 +198,8 @@ impl Site {
         let Some(addresses) = first_addresses(&config.endpoints, &guard, signals).await else {
             return Ok(None);
         };
-        let spare = Spare::find(config.spare.as_ref(), &guard).await;
-        guard.set_hub(&spare.beside(&addresses))?;
+        let spares = Spares::find(&config.spares, &guard).await;
+        guard.set_hub(&spares.beside(&addresses))?;
         let keys = SiteKeys {
             key_file: config.common.key_file.clone(),
             state_dir: config.common.state_dir.clone(),
@@ -210,7 +210,7 @@ impl Site {
         let (sink, events) = event_channel();
         let settings = SiteSettings {
             common: session_settings(identity.clone(), &config.common),
-            hubs: spare.after(home(&config, keys.hub.key, &hub)),
+            hubs: spares.after(home(&config, keys.hub.key, &hub)),
             udp_blocked_fallback: config.tcp_fallback,
             ipv6: sysctl::has_ipv6(),
         };
@@ -242,7 +242,7 @@ impl Site {
             engine,
             config,
             hub,
-            spare,
+            spares,
             rules,
             reloads,
             interfaces,
@@ -332,7 +332,7 @@ impl Site {
                     }
                 }
                 () = self.guard.tick() => self.keep_guard(),
-                () = self.spare.changed() => self.follow_hubs(machine)?,
+                () = self.spares.changed() => self.follow_hubs(machine)?,
                 () = self.ports.tick() => self.ports.keep(),
                 () = self.names.tick() => self.names.keep(machine),
                 () = sleep_until(resolve_at) => {
@@ -391,7 +391,7 @@ impl Site {
     fn set_up(&mut self, up: bool) {
         self.up = up;
         if !up {
-            self.spare.look_again();
+            self.spares.look_again();
         }
         if let Some(direct) = &mut self.direct {
             direct.set_tunnel(up);
@@ -498,7 +498,7 @@ impl Site {
 
     /// A hub has other addresses now.
     fn follow_hubs(&mut self, machine: &mut Changes) -> anyhow::Result<()> {
-        self.guard.set_hub(&self.spare.beside(&self.hub.load()))?;
+        self.guard.set_hub(&self.spares.beside(&self.hub.load()))?;
         self.follow_uplinks(machine);
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! The hub that waits for a site.
+//! The hubs to which a site may move.
 //!
-//! Its names are looked up beside everything else: a name that is not found, or a resolver that hangs, delays neither
+//! Their names are looked up beside everything else: a name that is not found, or a resolver that hangs, delays neither
 //! the start of the site nor its kill switch. Names are looked up again until they are found, and from then on in case
 //! the addresses change. Invariant: addresses of a name that were found once stay until others are found for it.
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_config::hub::TCP_PORT;
-use ropewalk_config::site::Spare as Config;
+use ropewalk_config::site::{SPARES_MAX, Spare as Config};
 use ropewalk_session::{HubAddresses, SiteHub};
 use ropewalk_transport::PublicKey;
 use tokio::sync::{Notify, watch};
@@ -19,16 +19,20 @@ use tokio::task::JoinHandle;
 use super::guard::Guard;
 use super::resolve::{Found, resolve, resolve_each, together};
 
-/// The name of the spare in the status of its site.
-pub const SPARE: &str = "spare";
+/// The names of the spares in the status of their site.
+pub const SPARES: [&str; SPARES_MAX] = ["spare", "second spare"];
 
 /// How soon a look-up is repeated that has found nothing. Longer: fewer queries, later readiness of the spare.
 const RETRY: Duration = Duration::from_secs(15);
 /// How often names are looked up that were found. Longer: fewer queries, a spare that has moved is found later.
 const REFRESH: Duration = Duration::from_mins(5);
 
-/// The spare of a site, if its configuration names one.
-pub(super) struct Spare(Option<Known>);
+/// The spares of a site, in the order of its configuration.
+pub(super) struct Spares {
+    known: Vec<Known>,
+    /// Changes with the addresses. Nobody sends where all endpoints are addresses.
+    changed: watch::Receiver<()>,
+}
 
 struct Known {
     key: PublicKey,
@@ -40,8 +44,6 @@ struct Known {
 /// The look-up of names.
 struct Names {
     task: JoinHandle<()>,
-    /// Changes with the addresses.
-    changed: watch::Receiver<()>,
     /// Names are to be looked up before it is their time.
     wanted: Arc<Notify>,
 }
@@ -52,39 +54,80 @@ impl Drop for Names {
     }
 }
 
-impl Spare {
-    /// Begins to look the names of the spare up.
-    pub(super) async fn find(config: Option<&Config>, guard: &Guard) -> Self {
-        let Some(config) = config.cloned() else {
-            return Self(None);
-        };
-        let of_address = |text: &str| text.parse::<IpAddr>().is_ok();
-        if config.endpoints.iter().all(|place| of_address(&place.host)) {
-            // Nobody is asked for these.
-            let (addresses, _) = resolve(&config.endpoints, &[]).await;
-            return Self(Some(Known {
-                key: config.key,
-                addresses: Arc::new(HubAddresses::new(&addresses)),
-                names: None,
+impl Spares {
+    /// Begins to look the names of the spares up.
+    pub(super) async fn find(configs: &[Config], guard: &Guard) -> Self {
+        let (change, changed) = watch::channel(());
+        let mut known = Vec::new();
+        for config in configs.iter().cloned() {
+            let of_address = |text: &str| text.parse::<IpAddr>().is_ok();
+            if config.endpoints.iter().all(|place| of_address(&place.host)) {
+                // Nobody is asked for these.
+                let (addresses, _) = resolve(&config.endpoints, &[]).await;
+                known.push(Known {
+                    key: config.key,
+                    addresses: Arc::new(HubAddresses::new(&addresses)),
+                    names: None,
+                });
+                continue;
+            }
+            let servers = guard.servers().to_vec();
+            let (key, endpoints) = (config.key, Arc::new(config.endpoints));
+            known.push(Known::follow(key, change.clone(), move || {
+                let (endpoints, servers) = (Arc::clone(&endpoints), servers.clone());
+                async move { resolve_each(&endpoints, &servers).await }
             }));
         }
-        let servers = guard.servers().to_vec();
-        let (key, endpoints) = (config.key, Arc::new(config.endpoints));
-        Self::follow(key, move || {
-            let (endpoints, servers) = (Arc::clone(&endpoints), servers.clone());
-            async move { resolve_each(&endpoints, &servers).await }
-        })
+        Self { known, changed }
     }
 
-    /// A spare whose endpoints are looked up by `look_up`, always the same ones in the same order.
-    fn follow<L, F>(key: PublicKey, mut look_up: L) -> Self
+    /// Waits until addresses have changed; forever where they cannot.
+    pub(super) async fn changed(&mut self) {
+        if self.changed.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// A spare may be needed soon: names are looked up now.
+    pub(super) fn look_again(&self) {
+        for names in self.known.iter().filter_map(|known| known.names.as_ref()) {
+            names.wanted.notify_one();
+        }
+    }
+
+    /// The hubs of the site: the home, and the spares after it.
+    pub(super) fn after(&self, home: SiteHub) -> Vec<SiteHub> {
+        let spares = SPARES
+            .iter()
+            .zip(&self.known)
+            .map(|(&name, known)| SiteHub {
+                name: name.into(),
+                key: known.key,
+                addresses: Arc::clone(&known.addresses),
+                // A spare is reached over UDP only.
+                tcp_port: TCP_PORT,
+            });
+        std::iter::once(home).chain(spares).collect()
+    }
+
+    /// The addresses of the home and of the spares.
+    pub(super) fn beside(&self, home: &[SocketAddr]) -> Vec<SocketAddr> {
+        let spares = self.known.iter();
+        let spares = spares.flat_map(|known| known.addresses.load().to_vec());
+        home.iter().copied().chain(spares).collect()
+    }
+}
+
+impl Known {
+    /// A spare whose endpoints are looked up by `look_up`, always the same ones in the same order. `change` is told when
+    /// the addresses have changed.
+    fn follow<L, F>(key: PublicKey, change: watch::Sender<()>, mut look_up: L) -> Self
     where
         L: FnMut() -> F + Send + 'static,
         F: Future<Output = Vec<Found>> + Send,
     {
         let addresses = Arc::new(HubAddresses::new(&[]));
         let wanted = Arc::new(Notify::new());
-        let (change, changed) = watch::channel(());
         let known = Arc::clone(&addresses);
         let asked = Arc::clone(&wanted);
         let task = tokio::spawn(async move {
@@ -96,11 +139,11 @@ impl Spare {
                 if found.is_empty() && !told {
                     tracing::warn!(
                         ?failures,
-                        "the spare's name is not found yet; trying until it is"
+                        "the name of a spare is not found yet; trying until it is"
                     );
                     told = true;
                 } else if !failures.is_empty() {
-                    tracing::debug!(?failures, "names of the spare were not found");
+                    tracing::debug!(?failures, "names of a spare were not found");
                 }
                 let wait = if failures.len() < places.len() {
                     REFRESH
@@ -108,7 +151,7 @@ impl Spare {
                     RETRY
                 };
                 if found[..] != known.load()[..] {
-                    tracing::info!(spare = ?found, "the spare has these addresses");
+                    tracing::info!(spare = ?found, "a spare has these addresses");
                     known.store(&found);
                     change.send_replace(());
                 }
@@ -118,55 +161,11 @@ impl Spare {
                 }
             }
         });
-        let names = Names {
-            task,
-            changed,
-            wanted,
-        };
-        Self(Some(Known {
+        Self {
             key,
             addresses,
-            names: Some(names),
-        }))
-    }
-
-    /// Waits until the addresses of the spare have changed; forever where they cannot.
-    pub(super) async fn changed(&mut self) {
-        let names = self.0.as_mut().and_then(|known| known.names.as_mut());
-        if let Some(names) = names
-            && names.changed.changed().await.is_ok()
-        {
-            return;
+            names: Some(Names { task, wanted }),
         }
-        std::future::pending().await
-    }
-
-    /// The spare may be needed soon: its names are looked up now.
-    pub(super) fn look_again(&self) {
-        if let Some(names) = self.0.as_ref().and_then(|known| known.names.as_ref()) {
-            names.wanted.notify_one();
-        }
-    }
-
-    /// The hubs of the site: the home, and the spare after it.
-    pub(super) fn after(&self, home: SiteHub) -> Vec<SiteHub> {
-        let spare = self.0.iter().map(|known| SiteHub {
-            name: SPARE.into(),
-            key: known.key,
-            addresses: Arc::clone(&known.addresses),
-            // A spare is reached over UDP only.
-            tcp_port: TCP_PORT,
-        });
-        std::iter::once(home).chain(spare).collect()
-    }
-
-    /// The addresses of the home and of the spare.
-    pub(super) fn beside(&self, home: &[SocketAddr]) -> Vec<SocketAddr> {
-        let spare = self
-            .0
-            .iter()
-            .flat_map(|known| known.addresses.load().to_vec());
-        home.iter().copied().chain(spare).collect()
     }
 }
 
@@ -193,10 +192,29 @@ mod tests {
         SocketAddr::from(([203, 0, 113, last], 4_443))
     }
 
-    /// A spare whose look-ups find these, and nothing after them.
-    fn spare(finds: impl IntoIterator<Item = Vec<SocketAddr>>) -> Spare {
+    /// Spares that are looked up with these.
+    fn spares<L, F>(look_ups: impl IntoIterator<Item = L>) -> Spares
+    where
+        L: FnMut() -> F + Send + 'static,
+        F: Future<Output = Vec<Found>> + Send,
+    {
+        let (change, changed) = watch::channel(());
+        let follow = |look_up| {
+            let key = PublicKey::from_bytes([1; 32]);
+            Known::follow(key, change.clone(), look_up)
+        };
+        Spares {
+            known: look_ups.into_iter().map(follow).collect(),
+            changed,
+        }
+    }
+
+    /// A look-up that finds these, and nothing after them, beside a name that is never found.
+    fn finding(
+        finds: impl IntoIterator<Item = Vec<SocketAddr>>,
+    ) -> impl FnMut() -> std::future::Ready<Vec<Found>> + Send + 'static {
         let mut finds: VecDeque<_> = finds.into_iter().collect();
-        Spare::follow(PublicKey::from_bytes([1; 32]), move || {
+        move || {
             let found = finds.pop_front().unwrap_or_default();
             let missing = || Err("hub2: not found".to_owned());
             let found = if found.is_empty() {
@@ -204,8 +222,8 @@ mod tests {
             } else {
                 Ok(found)
             };
-            async move { vec![found, missing()] }
-        })
+            std::future::ready(vec![found, missing()])
+        }
     }
 
     #[test]
@@ -231,7 +249,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_resolver_that_hangs_delays_nothing() {
-        let mut hanging = Spare::follow(PublicKey::from_bytes([1; 32]), std::future::pending);
+        let mut hanging = spares([std::future::pending]);
         assert_eq!(hanging.beside(&[address(1)]), [address(1)]);
         let soon = Duration::from_millis(50);
         let changed = tokio::time::timeout(soon, hanging.changed()).await;
@@ -240,7 +258,12 @@ mod tests {
 
     #[tokio::test]
     async fn names_are_looked_up_again_when_they_are_wanted_and_what_was_found_stays() {
-        let mut spare = spare([vec![], vec![address(2)], vec![], vec![address(3)]]);
+        let mut spare = spares([finding([
+            vec![],
+            vec![address(2)],
+            vec![],
+            vec![address(3)],
+        ])]);
         let wait = Duration::from_secs(10);
         for now in [[address(1), address(2)], [address(1), address(3)]] {
             // Each look-up that finds nothing is followed by another one on demand.
@@ -256,5 +279,25 @@ mod tests {
             assert!(found.is_ok(), "the next addresses are found");
             assert_eq!(spare.beside(&[address(1)]), now);
         }
+    }
+
+    #[tokio::test]
+    async fn each_of_several_spares_has_its_addresses_and_its_name() {
+        let mut both = spares([2, 3].map(|last| finding([vec![address(last)]])));
+        while both.beside(&[]).len() < 2 {
+            let change = tokio::time::timeout(Duration::from_secs(10), both.changed()).await;
+            assert!(change.is_ok(), "both are found");
+        }
+        assert_eq!(both.beside(&[address(1)]), [1, 2, 3].map(address));
+        let home = SiteHub {
+            name: "hub".into(),
+            key: PublicKey::from_bytes([2; 32]),
+            addresses: Arc::new(HubAddresses::new(&[address(1)])),
+            tcp_port: TCP_PORT,
+        };
+        let hubs = both.after(home);
+        let names: Vec<_> = hubs.iter().map(|hub| &hub.name[..]).collect();
+        assert_eq!(names, ["hub", "spare", "second spare"]);
+        assert_eq!(hubs[2].addresses.load()[..], [address(3)]);
     }
 }

@@ -115,6 +115,8 @@ pub(super) struct Fleet {
     pub(super) asked: Option<Asked>,
     /// Hubs that have said that sites shall leave them, and until when that counts.
     pub(super) drained: BTreeMap<usize, Instant>,
+    /// When hubs were found silent, if they have not answered since.
+    silent: BTreeMap<usize, Instant>,
     /// How often what hubs say of claims is checked.
     told: Pace,
     /// Claims from hubs with a wrong signature, and those that nobody looked at because there were too many.
@@ -238,8 +240,9 @@ impl Site {
         status.drops.extend(counts);
     }
 
-    /// The hub that is claimed; else the first of the hubs that does not serve, and that sites shall not leave; else the
-    /// first that does not serve.
+    /// The hub that is claimed; else the first of the hubs that does not serve, was not found silent, and that sites shall
+    /// not leave. Where all others were found silent, that of the longest time ago. One that sites shall leave comes
+    /// before a silent one, unless this site is to leave its own.
     pub(super) fn spare(&self) -> Option<usize> {
         if let Some(word) = self.fleet.claiming {
             return self
@@ -248,9 +251,12 @@ impl Site {
                 .iter()
                 .position(|hub| hub.key == word.hub);
         }
-        let others = || (0..self.settings.hubs.len()).filter(|&hub| hub != self.serving);
-        let stays = |hub: &usize| !self.fleet.drained.contains_key(hub);
-        others().find(stays).or_else(|| others().next())
+        let others = (0..self.settings.hubs.len()).filter(|&hub| hub != self.serving);
+        others.min_by_key(|hub| {
+            let drained = self.fleet.drained.contains_key(hub);
+            let silent = self.fleet.silent.get(hub);
+            (self.fleet.asked.is_some() && drained, silent, drained)
+        })
     }
 
     /// Since when no path to the serving hub has worked, if one did, or one should by now.
@@ -398,6 +404,9 @@ impl Site {
             .is_some_and(|since| now.since(since) > WARM_PATIENCE);
         if !wanted || late || mute {
             self.close_warm(now, links, id, "not needed any more");
+            if late || mute {
+                self.note_silent(now);
+            }
             return;
         }
         let asked = self.fleet.asked.map(|asked| asked.since);
@@ -486,6 +495,15 @@ impl Site {
         }
     }
 
+    /// A connection to the spare has failed. Once none is left another hub is tried, if there is one.
+    fn note_silent(&mut self, now: Instant) {
+        if let Some(hub) = self.fleet.warm_hub
+            && self.fleet.warm.iter().all(Option::is_none)
+        {
+            self.fleet.silent.insert(hub, now);
+        }
+    }
+
     /// The spare speaks no version of this site: it is left alone for a while.
     pub(super) fn bar_spare(
         &mut self,
@@ -505,6 +523,7 @@ impl Site {
             self.fleet.next[id.index()] = Some(now + VERSION_RETRY);
             self.note_error(id, words.clone());
         }
+        self.note_silent(now);
     }
 
     pub(super) fn warm_of(&self, link: LinkId) -> Option<PathId> {
@@ -526,10 +545,16 @@ impl Site {
                     (warm.connected, warm.due) = (true, now);
                 }
                 self.fleet.tries[id.index()] = 0;
+                if let Some(hub) = self.fleet.warm_hub {
+                    self.fleet.silent.remove(&hub);
+                }
             }
             LinkEvent::Closed { reason, group, .. } => {
-                self.fleet.warm[id.index()] = None;
+                let warm = self.fleet.warm[id.index()].take();
                 tracing::debug!(reason, "a connection to the spare is over");
+                if group.is_none() && warm.is_some_and(|warm| !warm.connected) {
+                    self.note_silent(now);
+                }
                 if let Some(group) = *group {
                     let own = self.settings.common.identity.public_key();
                     let news = self.fleet.group.replace((own, group)) != Some((own, group));
@@ -758,7 +783,7 @@ impl Site {
             (path.next_attempt, path.tries, path.address) = (now, 0, 0);
             (path.barred_until, path.quic_wanted) = (now, None);
         }
-        // The former hub is the spare once it answers.
+        // Another hub is the spare, once it answers.
         self.fleet.next = [None; PATHS_MAX];
         self.fleet.tries = [0; PATHS_MAX];
         self.fleet.warm_hub = None;
@@ -810,8 +835,11 @@ impl Site {
         self.peer
             .cut_replaced(now, links, "another hub serves this site");
         if !planned {
-            // It was silent a moment ago. A thousand sites that try it at once take the time of those that still move.
-            self.wait_at(now, links, former);
+            self.fleet.silent.insert(former, now);
+            // A thousand sites that try their next spare at once take the time of those that still move.
+            if let Some(spare) = self.spare() {
+                self.wait_at(now, links, spare);
+            }
             for id in self.ids() {
                 self.put_off_warm(now, id, WARM_RETRY);
             }
