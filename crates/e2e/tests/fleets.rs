@@ -417,7 +417,8 @@ fn etcd_is_away(scene: &mut Scene, site: &Gateway) {
     // A hub that starts without etcd serves the sites of its copy.
     scene.hubs[1].start().unwrap();
     let list = scene.hubs[1].run(&["invite", "--list"]).unwrap();
-    assert!(list.success().unwrap().contains("site"));
+    let list = list.success().unwrap();
+    assert!(list.contains("site"), "{list:?}");
     site.wait_paths(2, LIMIT).unwrap();
     scene.etcd.start("existing");
     for hub in 0..3 {

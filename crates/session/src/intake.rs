@@ -7,6 +7,7 @@
 //! its rate holds it back, and in `sizes` while it holds datagrams. `bytes` is the sum over all queues. Nothing here
 //! looks through the queues.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +21,7 @@ use crate::rate::Bucket;
 use crate::tuning::{
     FIRST_PACKET_PATIENCE, INTAKE_BYTES, INTAKE_ITEM_BYTES, QUANTUM, RATE_BURST, RATE_BYTES_MAX,
     RATE_BYTES_MIN, RATE_DELAY, STRANGER_WORK, STREAM_BYTES, STREAM_BYTES_ALONE, STREAM_BYTES_WORK,
-    WAITING_OF_PART,
+    WAITING_OF_KEY,
 };
 
 /// A datagram and where it came from, as [`Session::handle_udp`](crate::Session::handle_udp) takes them.
@@ -56,8 +57,8 @@ pub enum Sender {
 pub struct Share {
     /// Who.
     pub sender: Sender,
-    /// Which part of those who wait for a tunnel, by a byte of the key. A part may have few datagrams in their queue.
-    pub part: u8,
+    /// The first bytes of the key, if this is one of many who wait for a tunnel. Nobody finds a key with eight wanted bytes.
+    pub key: u64,
     /// Turns beside those of others, at least 1.
     pub weight: u32,
     /// Bits per second, if bounded.
@@ -77,8 +78,8 @@ pub(crate) enum Work {
 #[derive(Debug)]
 struct Waits {
     since: Instant,
-    /// Of which part of the senders in its queue.
-    part: u8,
+    /// See [`Share::key`].
+    key: u64,
     arrival: Arrival,
 }
 
@@ -86,8 +87,8 @@ struct Waits {
 struct Queue {
     waiting: VecDeque<Waits>,
     bytes: usize,
-    /// How many datagrams of each part wait, in a queue that many share; else empty.
-    parts: Vec<u8>,
+    /// How many datagrams of each key wait, in a queue that many share; else empty.
+    of_key: FxHashMap<u64, u8>,
     /// TCP connections with unread bytes.
     streams: VecDeque<StreamId>,
     /// Whether one of them comes before the next datagram: once in each turn.
@@ -179,10 +180,10 @@ impl Intake {
     }
 
     /// Lets a datagram wait. One of the longest queues loses its oldest datagrams when all together have too many
-    /// bytes. The datagram is dropped if many share the queue, and its part has enough in it.
+    /// bytes. The datagram is dropped if many share the queue, and its key has enough in it.
     pub fn push(&mut self, now: Instant, share: Share, mut arrival: Arrival) {
         let queue = Self::queue(&mut self.queues, now, share);
-        if share.sender == Sender::Waiting && !queue.admits(share.part) {
+        if share.sender == Sender::Waiting && !queue.admits(share.key) {
             self.dropped += 1;
             return;
         }
@@ -192,7 +193,7 @@ impl Intake {
         queue.bytes += arrival.bytes();
         queue.waiting.push_back(Waits {
             since: now,
-            part: share.part,
+            key: share.key,
             arrival,
         });
         let limit = share.rate.map(rate_bytes);
@@ -423,19 +424,23 @@ impl Queue {
     }
 
     fn pop(&mut self) -> Option<Arrival> {
-        let Waits { part, arrival, .. } = self.waiting.pop_front()?;
+        let Waits { key, arrival, .. } = self.waiting.pop_front()?;
         self.bytes -= arrival.bytes();
-        if let Some(waiting) = self.parts.get_mut(usize::from(part)) {
-            *waiting -= 1;
+        if !self.of_key.is_empty()
+            && let Entry::Occupied(mut waiting) = self.of_key.entry(key)
+        {
+            *waiting.get_mut() -= 1;
+            if *waiting.get() == 0 {
+                waiting.remove();
+            }
         }
         Some(arrival)
     }
 
-    /// Counts a datagram of this part, unless the part has enough in this queue.
-    fn admits(&mut self, part: u8) -> bool {
-        self.parts.resize(1 << u8::BITS, 0);
-        let waiting = &mut self.parts[usize::from(part)];
-        let admits = *waiting < WAITING_OF_PART;
+    /// Counts a datagram of this key, unless the key has enough in this queue.
+    fn admits(&mut self, key: u64) -> bool {
+        let waiting = self.of_key.entry(key).or_default();
+        let admits = *waiting < WAITING_OF_KEY;
         *waiting += u8::from(admits);
         admits
     }
@@ -476,7 +481,7 @@ mod tests {
     fn share(sender: Sender, weight: u32, rate: Option<u64>) -> Share {
         Share {
             sender,
-            part: 0,
+            key: 0,
             weight,
             rate,
         }
@@ -499,14 +504,14 @@ mod tests {
     #[test]
     fn a_key_that_floods_the_queue_of_those_who_wait_costs_the_others_one_turn() {
         let mut intake = Intake::default();
-        let waiting = |part| Share {
-            part,
+        let waiting = |key| Share {
+            key,
             ..share(Sender::Waiting, 1, None)
         };
         for number in 0..1_000 {
             intake.push(NOW, waiting(1), arrival(201, number, 100));
         }
-        assert_eq!(intake.dropped(), 1_000 - u64::from(WAITING_OF_PART));
+        assert_eq!(intake.dropped(), 1_000 - u64::from(WAITING_OF_KEY));
         intake.push(NOW, waiting(2), arrival(202, 0, 100));
         for site in 0..50 {
             for number in 0..5 {

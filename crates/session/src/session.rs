@@ -130,7 +130,7 @@ pub(crate) mod sealed {
         fn share(&self, _link: Option<LinkId>) -> Share {
             Share {
                 sender: Sender::Site(0),
-                part: 0,
+                key: 0,
                 weight: 1,
                 rate: None,
             }

@@ -14,9 +14,9 @@ pub(crate) const QUANTUM: u32 = 16;
 /// Work that a datagram of a stranger counts for, in datagrams of a site: most are handshakes, with signatures.
 /// More: sites suffer less from strangers, new sites wait longer beside strangers.
 pub(crate) const STRANGER_WORK: u32 = 16;
-/// Datagrams that one of 256 parts of all keys may have in the queue of those who wait for a tunnel: a turn of the queue.
-/// More: a key that floods the queue costs the others more turns; fewer: sites that share a part lose datagrams.
-pub(crate) const WAITING_OF_PART: u8 = 16;
+/// Datagrams that a key may have in the queue of those who wait for a tunnel: a turn of the queue. More: a key that floods
+/// the queue costs the others more turns; fewer: a site with many paths loses datagrams.
+pub(crate) const WAITING_OF_KEY: u8 = 16;
 /// For how long a first packet waits for its turn. Sites repeat theirs after 450 ms or 1 s, and begin a further attempt
 /// after 250 ms or 1 s. Longer: fewer are dropped in a burst, more answers to attempts that are given up.
 pub(crate) const FIRST_PACKET_PATIENCE: Duration = Duration::from_millis(200);
@@ -35,7 +35,7 @@ pub(crate) const INTAKE_ITEM_BYTES: usize = 128;
 /// Part of a receive buffer that is filled when a gateway counts as behind. More: the sites of a busy hub have
 /// their turns later; less: bursts count. The kernel gives room back in lumps of up to a quarter.
 pub(crate) const BEHIND: f64 = 0.5;
-/// A turn of the driver, with waits for a processor, after which a hub with several keys connected counts as behind while
+/// A turn of the driver, with waits for a processor within it, after which a hub with several keys connected counts as behind while
 /// more waits than a turn reads. Longer: sites of a hub that many others join at once have their turns later; shorter:
 /// datagrams of bulk are copied for nothing. Measured: `docs/decisions/fleet.md`.
 pub(crate) const TURN_LONG: Duration = Duration::from_millis(15);

@@ -118,24 +118,24 @@ fn a_site_moves_within_a_second_of_the_death_of_its_hub() {
 }
 
 /// A site with two uplinks that may be at any of three hubs.
-fn with_two_spares(seed: u64) -> World {
+fn with_two_spares(seed: u64, delay: Duration) -> World {
     let mut world = World::new(&Spec {
         seed,
         hubs_of: vec![vec![HOME, SPARE, THIRD]],
         link: DirectionConfig {
-            delay: ms(10),
+            delay,
             ..DirectionConfig::default()
         },
         ..Spec::default()
     });
-    world.run_until(SECOND, |w| w.transports_up(0).len() == 2);
-    world.run(SECOND);
+    world.run_until(5 * SECOND, |w| w.transports_up(0).len() == 2);
+    world.run(2 * SECOND);
     world
 }
 
 #[test]
 fn a_site_outlives_one_hub_after_the_other_and_comes_back_to_one_that_has_returned() {
-    let mut world = with_two_spares(1);
+    let mut world = with_two_spares(1, ms(10));
     assert_eq!(links(&world, SPARE), 2);
     assert_eq!(links(&world, THIRD), 0, "one spare waits at a time");
     let mut number = 0;
@@ -160,7 +160,7 @@ fn a_site_outlives_one_hub_after_the_other_and_comes_back_to_one_that_has_return
 #[test]
 fn a_site_whose_hub_and_spare_die_together_moves_to_the_third() {
     for seed in 0..8 {
-        let mut world = with_two_spares(seed);
+        let mut world = with_two_spares(seed, ms(10));
         let number = call(&mut world, 0, SECOND);
         let since = world.now();
         world.kill_hub();
@@ -177,8 +177,83 @@ fn a_site_whose_hub_and_spare_die_together_moves_to_the_third() {
 }
 
 #[test]
+fn the_third_hub_is_found_by_uplinks_that_are_out_of_step() {
+    for seed in 0..8 {
+        let mut world = with_two_spares(seed, ms(10));
+        // One uplink has no connectivity, and its attempts at the spare have another rhythm.
+        world.set_dead(0, 1, Selector::Both, true);
+        world.run(30 * SECOND + ms(seed * 550));
+        world.kill_hub();
+        world.kill_spare();
+        call(&mut world, 0, 8 * SECOND);
+        assert_eq!(moves(&world), ["hub2"], "seed {seed}");
+    }
+}
+
+/// A site that has lost its hub amid a call, and whose spare dies so long after that.
+fn spare_dies(after: Duration) -> World {
+    let mut world = with_two_spares(5, ms(10));
+    call(&mut world, 0, SECOND);
+    world.kill_hub();
+    world.run(after);
+    world.kill_spare();
+    world
+}
+
+#[test]
+fn a_spare_that_dies_while_it_is_claimed_is_given_up_for_the_third_hub() {
+    let never = spare_dies(Duration::ZERO).now();
+    let mut moved = with_two_spares(5, ms(10));
+    call(&mut moved, 0, SECOND);
+    moved.kill_hub();
+    while moves(&moved).is_empty() {
+        moved.run(ms(1));
+    }
+    // The claim reaches the spare 10 ms after it was made, and the answer takes as long.
+    let moved = moved.now().since(never);
+    for before in [3, 8, 12, 18, 25, 40] {
+        let mut world = spare_dies(moved.saturating_sub(ms(before)));
+        world.run(20 * SECOND);
+        let last = moves(&world).pop();
+        assert_eq!(last.as_deref(), Some("hub2"), "{before} ms before the move");
+        assert_eq!(world.transports_up(0).len(), 2, "{before} ms");
+    }
+}
+
+#[test]
+fn an_uplink_that_does_not_reach_the_spare_is_no_reason_to_leave_the_spare() {
+    let mut world = with_two_spares(7, ms(200));
+    world.set_dead(0, 1, Selector::Both, true);
+    for _ in 0..120 {
+        world.run(SECOND);
+        assert_eq!(links(&world, THIRD), 0);
+    }
+    assert_eq!(links(&world, SPARE), 1);
+}
+
+#[test]
+fn two_spares_without_a_common_version_are_left_alone_for_a_minute() {
+    let mut world = with_two_spares(6, ms(10));
+    let newer = Versions::OURS.newest() + 1;
+    for hub in [SPARE, THIRD] {
+        world.kill_hub_at(hub);
+        world.set_hub_versions(hub, Versions::new(newer, newer).expect("a range"));
+        world.start_hub_at(hub);
+    }
+    world.run(40 * SECOND);
+    let number = call(&mut world, 0, SECOND);
+    world.kill_hub();
+    call(&mut world, number, 20 * SECOND);
+    assert_eq!(moves(&world), [""; 0]);
+    for hub in [SPARE, THIRD] {
+        let refused = drops(&world, hub, "versions_refused");
+        assert!((1..=2).contains(&refused), "{refused} at {hub}");
+    }
+}
+
+#[test]
 fn a_spare_that_goes_is_replaced_and_its_return_changes_nothing() {
-    let mut world = with_two_spares(3);
+    let mut world = with_two_spares(3, ms(10));
     world.kill_spare();
     // An idle spare is asked every 25 s, and has 4 s to answer.
     world.run(40 * SECOND);
@@ -192,7 +267,7 @@ fn a_spare_that_goes_is_replaced_and_its_return_changes_nothing() {
 
 #[test]
 fn an_outage_of_all_uplinks_leaves_a_site_with_its_hub_and_with_a_spare() {
-    let mut world = with_two_spares(4);
+    let mut world = with_two_spares(4, ms(10));
     for dead in [true, false] {
         for uplink in 0..2 {
             world.set_dead(0, uplink, Selector::Both, dead);

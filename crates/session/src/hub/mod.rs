@@ -637,6 +637,12 @@ impl Hub {
     }
 }
 
+/// The first eight bytes of a key, as a number.
+fn first_bytes(key: &PublicKey) -> u64 {
+    let (first, _) = key.as_bytes().split_first_chunk().unwrap_or((&[0; 8], &[]));
+    u64::from_le_bytes(*first)
+}
+
 /// What the packets of a site may take while those of all take `memory`, bytes. As in Choudhury and Hahne,
 /// "Dynamic Queue Length Thresholds", 1998: the bound of all falls as memory fills, and some is always left for a
 /// site that had none.
@@ -741,13 +747,13 @@ impl sealed::Role for Hub {
         site.map_or(
             Share {
                 sender: proved.map_or(Sender::Stranger, |_| Sender::Waiting),
-                part: proved.map_or(0, |waits| waits.key.as_bytes()[0]),
+                key: proved.map_or(0, |waits| first_bytes(&waits.key)),
                 weight: 1,
                 rate: None,
             },
             |(index, site)| Share {
                 sender: Sender::Site(index),
-                part: 0,
+                key: 0,
                 weight: site.entry.weight,
                 rate: site.entry.rate,
             },

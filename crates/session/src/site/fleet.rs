@@ -17,7 +17,6 @@
 //! - A site with one hub claims nothing, unless a hub says that another one served it before.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 
 use ropewalk_transport::{ConnectOptions, PublicKey};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, Pace, PathId};
@@ -25,10 +24,11 @@ use ropewalk_wire::{Claim, Control, Datagram, NoCommonVersion, Welcome, is_contr
 
 use super::Site;
 use super::move_out::Asked;
+use super::spares::Spares;
 use super::tuning::{
-    ASK_INTERVAL, ATTEMPT_INTERVAL, ATTEMPT_JITTER, ATTEMPT_LIFETIME, CLAIM_GRACE, FIRST_PATIENCE,
-    HELLO_INTERVAL, REPEATS_DOUBLED, TOLD, TOLD_INTERVAL, VERSION_RETRY, WARM_INTERVAL,
-    WARM_PATIENCE, WARM_RETRY, WELCOME_PATIENCE,
+    ASK_INTERVAL, ATTEMPT_INTERVAL, ATTEMPT_JITTER, ATTEMPT_LIFETIME, CLAIM_GRACE, CLAIM_PATIENCE,
+    FIRST_PATIENCE, HELLO_INTERVAL, REPEATS_DOUBLED, TOLD, TOLD_INTERVAL, VERSION_RETRY,
+    WARM_INTERVAL, WARM_PATIENCE, WARM_RETRY, WELCOME_PATIENCE,
 };
 use crate::claim::Statement;
 use crate::links::{LinkEvent, LinkId, Links, Received};
@@ -88,7 +88,7 @@ pub(super) const fn told(claim: Claim) -> Control {
 }
 
 /// What a site knows of its hubs besides their addresses.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Fleet {
     /// That the serving hub serves.
     claim: Option<Word>,
@@ -100,8 +100,6 @@ pub(super) struct Fleet {
     pub(super) warm_hub: Option<usize>,
     /// When the next connection to the spare is tried over each path.
     next: [Option<Instant>; PATHS_MAX],
-    /// Attempts in a row, for the address to try.
-    tries: [usize; PATHS_MAX],
     /// As which group the spare serves a key of this site, if it has said so.
     group: Option<(PublicKey, u8)>,
     /// What the spare is told in its `Hello`, while it is claimed.
@@ -113,10 +111,10 @@ pub(super) struct Fleet {
     said: Cell<Option<Statement>>,
     /// That the serving hub wants this site to move to the spare.
     pub(super) asked: Option<Asked>,
-    /// Hubs that have said that sites shall leave them, and until when that counts.
-    pub(super) drained: BTreeMap<usize, Instant>,
-    /// When hubs were found silent, if they have not answered since.
-    silent: BTreeMap<usize, Instant>,
+    /// When the spare was claimed.
+    claimed: Instant,
+    /// What is known of the hubs as spares.
+    pub(super) spares: Spares,
     /// How often what hubs say of claims is checked.
     told: Pace,
     /// Claims from hubs with a wrong signature, and those that nobody looked at because there were too many.
@@ -135,6 +133,30 @@ impl Word {
 }
 
 impl Fleet {
+    /// Nothing is known of so many hubs.
+    pub(super) fn new(hubs: usize) -> Self {
+        Self {
+            claim: None,
+            signed: 0,
+            warm: Default::default(),
+            warm_hub: None,
+            next: [None; PATHS_MAX],
+            group: None,
+            claiming: None,
+            again: Instant::ZERO,
+            repeats: 0,
+            said: Cell::default(),
+            asked: None,
+            claimed: Instant::ZERO,
+            spares: Spares::new(hubs),
+            told: Pace::default(),
+            forged: 0,
+            unchecked: 0,
+            exhausted: 0,
+            due: None,
+        }
+    }
+
     /// What the serving hub is told in a `Hello`.
     pub(super) const fn claim(&self) -> Option<Word> {
         self.claim
@@ -240,9 +262,7 @@ impl Site {
         status.drops.extend(counts);
     }
 
-    /// The hub that is claimed; else the first of the hubs that does not serve, was not found silent, and that sites shall
-    /// not leave. Where all others were found silent, that of the longest time ago. One that sites shall leave comes
-    /// before a silent one, unless this site is to leave its own.
+    /// The hub that is claimed, or else the one at which this site waits or is to wait.
     pub(super) fn spare(&self) -> Option<usize> {
         if let Some(word) = self.fleet.claiming {
             return self
@@ -251,12 +271,7 @@ impl Site {
                 .iter()
                 .position(|hub| hub.key == word.hub);
         }
-        let others = (0..self.settings.hubs.len()).filter(|&hub| hub != self.serving);
-        others.min_by_key(|hub| {
-            let drained = self.fleet.drained.contains_key(hub);
-            let silent = self.fleet.silent.get(hub);
-            (self.fleet.asked.is_some() && drained, silent, drained)
-        })
+        self.fleet.spares.choose(self.serving, self.fleet.warm_hub)
     }
 
     /// Since when no path to the serving hub has worked, if one did, or one should by now.
@@ -318,6 +333,7 @@ impl Site {
         for id in self.ids() {
             self.tend_warm(now, links, id, spare, silent);
         }
+        self.look_for_silence(now, spare);
         let Some(since) = silent else {
             if self.fleet.claiming.is_none() {
                 self.leave_if_asked(now, links, spare);
@@ -329,7 +345,16 @@ impl Site {
             return;
         };
         if self.fleet.claiming.is_some() {
-            self.repeat_claim(now, links);
+            if self.fleet.spares.has_choice() && now.since(self.fleet.claimed) > CLAIM_PATIENCE {
+                tracing::warn!(
+                    hub = self.settings.hubs[spare].name,
+                    "the spare does not take this site: trying another one"
+                );
+                self.unclaim(now, links);
+                self.fleet.spares.note_silent(now, spare);
+            } else {
+                self.repeat_claim(now, links);
+            }
             return;
         }
         let answers = self.fleet.warm.iter().flatten();
@@ -365,8 +390,25 @@ impl Site {
             self.close_warm(now, links, id, "another hub is the spare");
         }
         self.fleet.warm_hub = Some(spare);
-        (self.fleet.next, self.fleet.tries) = ([None; PATHS_MAX], [0; PATHS_MAX]);
+        self.fleet.next = [None; PATHS_MAX];
         self.fleet.group = None;
+        self.fleet.spares.begin();
+        if self.fleet.spares.was_silent(spare) && self.silent_since(now).is_none() {
+            for id in self.ids() {
+                self.put_off_warm(now, id, WARM_RETRY);
+            }
+        }
+    }
+
+    /// A spare that answers over no path is silent, and another one has its turn if there is one.
+    fn look_for_silence(&mut self, now: Instant, spare: usize) {
+        let mut waiting = self.fleet.warm.iter().flatten();
+        if waiting.any(|warm| warm.answered.is_some() && warm.unanswered.is_none()) {
+            self.fleet.spares.note_healthy();
+        } else if self.fleet.claiming.is_none() && self.fleet.spares.is_overdue(now) {
+            tracing::debug!(hub = self.settings.hubs[spare].name, "the spare is silent");
+            self.fleet.spares.note_silent(now, spare);
+        }
     }
 
     /// How long the serving hub may still answer once the spare has.
@@ -404,9 +446,6 @@ impl Site {
             .is_some_and(|since| now.since(since) > WARM_PATIENCE);
         if !wanted || late || mute {
             self.close_warm(now, links, id, "not needed any more");
-            if late || mute {
-                self.note_silent(now);
-            }
             return;
         }
         let asked = self.fleet.asked.map(|asked| asked.since);
@@ -421,6 +460,7 @@ impl Site {
         }
         warm.asked_for = news;
         warm.unanswered.get_or_insert(now);
+        self.fleet.spares.note_asked(now);
         warm.due = now + ASK_INTERVAL * doubled(warm.asks);
         warm.asks += 1;
         let link = warm.link;
@@ -444,12 +484,16 @@ impl Site {
         spare: usize,
         hurry: bool,
     ) {
+        if self.fleet.spares.is_barred(spare) {
+            return;
+        }
         let interval = if hurry { ATTEMPT_INTERVAL } else { WARM_RETRY };
         self.put_off_warm(now, id, interval);
+        // A hub that cannot be reached from here is silent, too.
+        self.fleet.spares.note_asked(now);
         let hub = &self.settings.hubs[spare];
         let (key, own) = (hub.key, links.identity().public_key());
-        let tries = self.fleet.tries[id.index()];
-        self.fleet.tries[id.index()] = tries.wrapping_add(1);
+        let tries = self.fleet.spares.next_try(spare, id);
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };
@@ -495,15 +539,6 @@ impl Site {
         }
     }
 
-    /// A connection to the spare has failed. Once none is left another hub is tried, if there is one.
-    fn note_silent(&mut self, now: Instant) {
-        if let Some(hub) = self.fleet.warm_hub
-            && self.fleet.warm.iter().all(Option::is_none)
-        {
-            self.fleet.silent.insert(hub, now);
-        }
-    }
-
     /// The spare speaks no version of this site: it is left alone for a while.
     pub(super) fn bar_spare(
         &mut self,
@@ -520,10 +555,11 @@ impl Site {
         self.fleet.claiming = None;
         for id in self.ids() {
             self.close_warm(now, links, id, &words);
-            self.fleet.next[id.index()] = Some(now + VERSION_RETRY);
             self.note_error(id, words.clone());
         }
-        self.note_silent(now);
+        if let Some(hub) = self.fleet.warm_hub {
+            self.fleet.spares.bar(now, hub);
+        }
     }
 
     pub(super) fn warm_of(&self, link: LinkId) -> Option<PathId> {
@@ -544,17 +580,13 @@ impl Site {
                 if let Some(warm) = &mut self.fleet.warm[id.index()] {
                     (warm.connected, warm.due) = (true, now);
                 }
-                self.fleet.tries[id.index()] = 0;
                 if let Some(hub) = self.fleet.warm_hub {
-                    self.fleet.silent.remove(&hub);
+                    self.fleet.spares.reached(hub, id);
                 }
             }
             LinkEvent::Closed { reason, group, .. } => {
-                let warm = self.fleet.warm[id.index()].take();
+                self.fleet.warm[id.index()] = None;
                 tracing::debug!(reason, "a connection to the spare is over");
-                if group.is_none() && warm.is_some_and(|warm| !warm.connected) {
-                    self.note_silent(now);
-                }
                 if let Some(group) = *group {
                     let own = self.settings.common.identity.public_key();
                     let news = self.fleet.group.replace((own, group)) != Some((own, group));
@@ -706,6 +738,7 @@ impl Site {
     /// Says hello to the spare, for the first time.
     pub(super) fn begin_claim(&mut self, now: Instant, links: &mut Links) {
         (self.fleet.again, self.fleet.repeats) = (now, 0);
+        self.fleet.claimed = now;
         self.repeat_claim(now, links);
     }
 
@@ -752,6 +785,11 @@ impl Site {
     /// site that shall leave: the serving hub goes on, and the spare is told.
     fn stay(&mut self, now: Instant, links: &mut Links) {
         tracing::info!(hub = self.hub().name, "the hub goes on: staying");
+        self.unclaim(now, links);
+    }
+
+    /// The spare is claimed no more. What this site signs now for its hub is newer.
+    fn unclaim(&mut self, now: Instant, links: &mut Links) {
         (self.fleet.claiming, self.fleet.asked) = (None, None);
         if let Some(epoch) = self.newer_epoch(0, 0) {
             self.claim_anew(epoch);
@@ -785,7 +823,6 @@ impl Site {
         }
         // Another hub is the spare, once it answers.
         self.fleet.next = [None; PATHS_MAX];
-        self.fleet.tries = [0; PATHS_MAX];
         self.fleet.warm_hub = None;
         self.tick = now;
     }
@@ -835,11 +872,9 @@ impl Site {
         self.peer
             .cut_replaced(now, links, "another hub serves this site");
         if !planned {
-            self.fleet.silent.insert(former, now);
-            // A thousand sites that try their next spare at once take the time of those that still move.
-            if let Some(spare) = self.spare() {
-                self.wait_at(now, links, spare);
-            }
+            // It was silent a moment ago. A thousand sites that try it at once take the time of those that still move. It is
+            // tried first even so: a hub that was merely unreachable may hear of the move from this site alone.
+            self.wait_at(now, links, former);
             for id in self.ids() {
                 self.put_off_warm(now, id, WARM_RETRY);
             }

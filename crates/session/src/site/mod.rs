@@ -12,6 +12,7 @@ mod keys;
 mod leaving;
 mod move_out;
 mod path;
+mod spares;
 mod tuning;
 mod uplinks;
 mod versions;
@@ -119,7 +120,7 @@ impl Site {
             tick: Instant::ZERO,
             disabled: Vec::new(),
             keys: Keys::default(),
-            fleet: Fleet::default(),
+            fleet: Fleet::new(settings.hubs.len()),
             events: VecDeque::new(),
             settings,
         };

@@ -11,7 +11,7 @@ use ropewalk_wire::Claim;
 
 use super::Site;
 use super::path::SitePath;
-use super::tuning::{DRAINED_LIFETIME, GATHER, WELCOME_PATIENCE, WORD_LIFETIME};
+use super::tuning::{GATHER, WELCOME_PATIENCE, WORD_LIFETIME};
 use crate::links::{LinkId, Links};
 
 /// That the serving hub wants the site to leave.
@@ -36,14 +36,14 @@ impl Site {
     ) {
         if let Some(former) = self.former.as_ref().filter(|_| self.is_of_former(link)) {
             let hub = former.hub;
-            self.note_drained(now, hub, drained);
+            self.fleet.spares.note_drained(now, hub, drained);
             // It has not heard yet.
             if (self.fleet.claim()).is_some_and(|word| claim.epoch < word.epoch()) {
                 self.tell_former_again(now, links, link);
             }
         } else if self.warm_of(link).is_some() {
             if let Some(hub) = self.fleet.warm_hub {
-                self.note_drained(now, hub, drained);
+                self.fleet.spares.note_answer(now, hub, drained);
             }
         } else if drained && self.peer.path_of(link).is_some() {
             let since = self.fleet.asked.map_or(now, |asked| asked.since);
@@ -59,18 +59,10 @@ impl Site {
         }
     }
 
-    fn note_drained(&mut self, now: Instant, hub: usize, drained: bool) {
-        if drained {
-            self.fleet.drained.insert(hub, now + DRAINED_LIFETIME);
-        } else {
-            self.fleet.drained.remove(&hub);
-        }
-    }
-
     /// What hubs have said counts for a while.
     pub(super) fn forget_words(&mut self, now: Instant) {
         self.fleet.asked.take_if(|asked| asked.until <= now);
-        self.fleet.drained.retain(|_, until| *until > now);
+        self.fleet.spares.forget(now);
     }
 
     /// Whether the spare is claimed because the serving hub wants that, and may still answer.
@@ -95,7 +87,7 @@ impl Site {
         let Some(asked) = self.fleet.asked else {
             return;
         };
-        if self.fleet.drained.contains_key(&spare) || !self.peer.tunnel.any_up() {
+        if self.fleet.spares.is_drained(spare) || !self.peer.tunnel.any_up() {
             return;
         }
         let answered = |id: usize| {

@@ -73,6 +73,10 @@ pub(super) const REPEATS_DOUBLED: u32 = 2;
 /// How long the serving hub may still speak once the spare has answered, beside a round trip. Longer: later moves, fewer of
 /// them when all uplinks come back at the same time. Measured: `docs/decisions/fleet.md`.
 pub(super) const CLAIM_GRACE: Duration = Duration::from_millis(100);
+/// A spare that is claimed, and has not taken this site by then, is given up where there is another one. Longer: later
+/// service where the spare dies in that moment or is full; shorter: sites that lost their hub together, and that a busy
+/// spare takes late, go on to the next hub. A thousand sites were taken within 5 s: `docs/decisions/fleet.md`.
+pub(super) const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the word of a hub that this site shall leave counts, unless the hub repeats it: the hub does so every 2 s.
 /// Longer: one lost repetition more, a site leaves so long after the word was taken back.
 pub(super) const WORD_LIFETIME: Duration = Duration::from_secs(5);
