@@ -21,7 +21,7 @@ status! {
         /// While a hub changes its key: whether this site has said that it knows the next one since the hub started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         knows_next_key: Option<bool>;
-        /// Which hub serves this site, `hub` or `spare`. Only a site with a spare knows.
+        /// Which hub serves this site: `hub`, `spare` or `second spare`. Only a site with a spare knows.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         serving_hub: Option<String>;
         /// Where that hub is reached over UDP, preferred first.

@@ -5,11 +5,12 @@ use std::path::Path;
 use ropewalk_core::hold::Freeze;
 use ropewalk_core::protect::Protection;
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_transport::CongestionControl;
+use ropewalk_transport::{CongestionControl, PublicKey};
 
 use super::class::Via;
 use super::template::{HubTemplate, RelayTemplate, SiteTemplate};
 use super::uplinks::Pattern;
+use super::token::Place;
 use super::values::HostPort;
 use super::{Config, cases, template};
 use cases::{hub, relay, site};
@@ -889,4 +890,47 @@ fn what_is_no_text_of_a_sound_size_is_refused_without_reading_on() {
         assert!(error.contains(problem), "{error}");
         assert!(error.contains(&path.display().to_string()), "{error}");
     }
+}
+
+#[test]
+fn a_site_has_two_spares_at_most_and_each_hub_once() {
+    let key = |byte| PublicKey::from_bytes([byte; 32]);
+    let place = |byte: u8| Place {
+        key: key(byte),
+        tcp_port: 443,
+        region: 0,
+        endpoints: vec![format!("192.0.2.{byte}:4443").parse().unwrap()],
+    };
+    let parse = |spares: &[u8]| {
+        let text = template::site(&SiteTemplate {
+            name: "boat".to_owned(),
+            hub_key: key(1),
+            endpoints: vec!["192.0.2.1:4443".parse().unwrap()],
+            tcp_port: 443,
+            spares: spares.iter().map(|byte| place(*byte)).collect(),
+        });
+        site::parse(Path::new("site.toml"), &text)
+    };
+    let keys = |spares| {
+        let config = parse(spares).unwrap();
+        config.spares.into_iter().map(|spare| spare.key).collect()
+    };
+    let none: Vec<PublicKey> = keys(&[]);
+    assert!(none.is_empty());
+    assert_eq!(keys(&[2, 3]), [key(2), key(3)], "in this order");
+    assert_eq!(keys(&[2, 3, 4]), [key(2), key(3)], "no more are written");
+    for twice in [&[1][..], &[2, 2], &[2, 1]] {
+        let problems = parse(twice).unwrap_err().to_string();
+        assert!(
+            problems.contains("a spare has the key of another hub"),
+            "{problems}"
+        );
+    }
+    let spare = |byte| {
+        let key = key(byte);
+        format!("[[spare]]\nkey = \"{key}\"\nendpoints = [\"h:1\"]\n")
+    };
+    let three: String = [2, 3, 4].map(spare).concat();
+    let problems = site::parse(Path::new("site.toml"), &site_text(&three)).unwrap_err();
+    assert!(problems.to_string().contains("more than 2 entries"));
 }

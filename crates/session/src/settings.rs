@@ -100,7 +100,7 @@ pub struct SiteHub {
     pub name: String,
     /// The hub's public key: the only one accepted at its addresses.
     pub key: PublicKey,
-    /// Where the hub's UDP port is reached. May change while running. Those of the spare may be unknown for a while.
+    /// Where the hub's UDP port is reached. May change while running. Those of a spare may be unknown for a while.
     pub addresses: Arc<HubAddresses>,
     /// TCP port at the same addresses for TLS, where UDP is blocked.
     pub tcp_port: u16,

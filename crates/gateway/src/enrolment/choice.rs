@@ -1,4 +1,4 @@
-//! Which hub of a fleet is the home of a new site, and which one its spare.
+//! Which hub of a fleet is the home of a new site, and which ones its spares.
 //!
 //! Decides from numbers only. Nobody draws lots: the same answers give the same choice.
 
@@ -17,10 +17,10 @@ pub struct Seen {
     pub region: u8,
 }
 
-/// The places of the hubs in `hubs`, best first: the home, the spare, the others. Earlier hubs have less load.
+/// The places of the hubs in `hubs`, best first: the home, then the spares. Earlier hubs have less load.
 ///
 /// Hubs that answer come before those that do not. Among those that answer about as soon as the nearest one
-/// the load decides, then the time. The spare is the best one of another region, if one of them answers: a region may
+/// the load decides, then the time. The first spare is the best one of another region, if one of them answers: a region may
 /// be lost as a whole.
 pub fn order(hubs: &[Seen]) -> Vec<usize> {
     let first = hubs.iter().filter_map(|hub| hub.after).min();

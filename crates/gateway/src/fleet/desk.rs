@@ -249,7 +249,7 @@ fn has_waited(sites: u32, waited: Duration, longest: Duration) -> bool {
     waited >= if sites == 0 { COUNTED } else { longest }
 }
 
-/// See [`Desk::why_sites_stay`]. Which hub is the spare of a site only the site knows.
+/// See [`Desk::why_sites_stay`]. Which hubs are the spares of a site only the site knows.
 fn why_sites_stay(hub: &str, hubs: &[FleetHub]) -> String {
     let others = hubs.iter().filter(|other| other.runs && other.name != hub);
     let (drained, open): (Vec<_>, Vec<_>) = others.partition(|other| other.drained_since.is_some());
@@ -257,12 +257,12 @@ fn why_sites_stay(hub: &str, hubs: &[FleetHub]) -> String {
     match (drained.join(", "), open.is_empty()) {
         (names, _) if names.is_empty() => "which have no spare that answers".to_owned(),
         (names, true) => format!(
-            "because their spare is drained, too: no other hub runs that is not ({names}); `ropewalk fleet drain {} --end` \
+            "because their spares are drained, too: no other hub runs that is not ({names}); `ropewalk fleet drain {} --end` \
              takes a mark away",
             drained[0]
         ),
         (names, false) => {
-            format!("which have no spare that answers, or whose spare is drained, too ({names})")
+            format!("which have no spare that answers, or whose spares are drained, too ({names})")
         }
     }
 }
@@ -515,12 +515,12 @@ mod tests {
         assert_eq!(none, "which have no spare that answers");
         let all = words(&[own.clone(), hub("b", true)]);
         assert!(
-            all.contains("their spare is drained") && all.contains("drain b --end"),
+            all.contains("their spares are drained") && all.contains("drain b --end"),
             "{all}"
         );
         let some = words(&[own, hub("b", true), hub("c", false)]);
         assert!(
-            some.contains("or whose spare is drained, too (b)"),
+            some.contains("or whose spares are drained, too (b)"),
             "{some}"
         );
     }
