@@ -9,8 +9,8 @@ use ropewalk_transport::{CongestionControl, PublicKey};
 
 use super::class::Via;
 use super::template::{HubTemplate, RelayTemplate, SiteTemplate};
-use super::uplinks::Pattern;
 use super::token::Place;
+use super::uplinks::Pattern;
 use super::values::HostPort;
 use super::{Config, cases, template};
 use cases::{hub, relay, site};

@@ -255,8 +255,8 @@ fn two_spares_without_a_common_version_are_left_alone_for_a_minute() {
 fn a_spare_that_goes_is_replaced_and_its_return_changes_nothing() {
     let mut world = with_two_spares(3, ms(10));
     world.kill_spare();
-    // An idle spare is asked every 25 s, and has 4 s to answer.
-    world.run(40 * SECOND);
+    // An idle spare is asked every 25 s, and is given up 15 s later.
+    world.run(50 * SECOND);
     assert_eq!(links(&world, THIRD), 2);
     world.start_spare();
     world.run(60 * SECOND);
@@ -278,7 +278,24 @@ fn an_outage_of_all_uplinks_leaves_a_site_with_its_hub_and_with_a_spare() {
     assert_eq!(world.transports_up(0).len(), 2);
     // Hubs forget connections of which they have heard no end.
     world.run(120 * SECOND);
-    assert_eq!(links(&world, SPARE) + links(&world, THIRD), 2);
+    let waits = [SPARE, THIRD].map(|hub| links(&world, hub));
+    assert_eq!(waits, [2, 0], "the outage was no reason to leave the spare");
+}
+
+#[test]
+fn a_hub_that_dies_just_after_the_move_to_it_is_left_for_the_third_at_once() {
+    let mut world = with_two_spares(8, ms(10));
+    let number = call(&mut world, 0, SECOND);
+    world.kill_hub();
+    let number = call(&mut world, number, SECOND);
+    assert_eq!(moves(&world), ["spare"]);
+    let since = world.now();
+    world.kill_spare();
+    call(&mut world, number, 3 * SECOND);
+    assert_eq!(moves(&world), ["spare", "hub2"]);
+    // The connection to the third hub has to be made first.
+    let gap = longest_gaps(&world, since).into_iter().max().expect("two");
+    assert!(gap <= SECOND, "{gap:?}");
 }
 
 /// How often the hosts got a packet beyond the first time.

@@ -24,11 +24,12 @@ use ropewalk_wire::{Claim, Control, Datagram, NoCommonVersion, Welcome, is_contr
 
 use super::Site;
 use super::move_out::Asked;
+use super::path::SitePath;
 use super::spares::Spares;
 use super::tuning::{
     ASK_INTERVAL, ATTEMPT_INTERVAL, ATTEMPT_JITTER, ATTEMPT_LIFETIME, CLAIM_GRACE, CLAIM_PATIENCE,
-    FIRST_PATIENCE, HELLO_INTERVAL, REPEATS_DOUBLED, TOLD, TOLD_INTERVAL, VERSION_RETRY,
-    WARM_INTERVAL, WARM_PATIENCE, WARM_RETRY, WELCOME_PATIENCE,
+    FIRST_PATIENCE, HELLO_INTERVAL, REPEATS_DOUBLED, SPARE_PATIENCE, TOLD, TOLD_INTERVAL,
+    VERSION_RETRY, WARM_INTERVAL, WARM_PATIENCE, WARM_RETRY, WELCOME_PATIENCE,
 };
 use crate::claim::Statement;
 use crate::links::{LinkEvent, LinkId, Links, Received};
@@ -113,6 +114,8 @@ pub(super) struct Fleet {
     pub(super) asked: Option<Asked>,
     /// When the spare was claimed.
     claimed: Instant,
+    /// Since when the hub has been silent, as this was seen last.
+    outage: Option<Instant>,
     /// What is known of the hubs as spares.
     pub(super) spares: Spares,
     /// How often what hubs say of claims is checked.
@@ -148,6 +151,7 @@ impl Fleet {
             said: Cell::default(),
             asked: None,
             claimed: Instant::ZERO,
+            outage: None,
             spares: Spares::new(hubs),
             told: Pace::default(),
             forged: 0,
@@ -330,27 +334,33 @@ impl Site {
         let Some(spare) = self.spare() else { return };
         self.wait_at(now, links, spare);
         let silent = self.silent_since(now);
+        self.look_for_an_end(links, now, silent);
         for id in self.ids() {
             self.tend_warm(now, links, id, spare, silent);
         }
-        self.look_for_silence(now, spare);
+        self.look_for_silence(now, spare, silent);
         let Some(since) = silent else {
             if self.fleet.claiming.is_none() {
                 self.leave_if_asked(now, links, spare);
             } else if self.is_asked_to_move(now) {
                 self.repeat_claim(now, links);
             } else if self.peer.tunnel.any_up() {
+                let asked = self.fleet.asked.is_some_and(|asked| asked.is_claimed());
                 self.stay(now, links);
+                if asked && self.fleet.spares.has_other(self.serving, spare) {
+                    self.fleet.spares.note_silent(now, spare);
+                }
             }
             return;
         };
         if self.fleet.claiming.is_some() {
-            if self.fleet.spares.has_choice() && now.since(self.fleet.claimed) > CLAIM_PATIENCE {
+            let late = now.since(self.fleet.claimed) > CLAIM_PATIENCE;
+            if late && self.fleet.spares.has_other(self.serving, spare) {
                 tracing::warn!(
                     hub = self.settings.hubs[spare].name,
                     "the spare does not take this site: trying another one"
                 );
-                self.unclaim(now, links);
+                self.unclaim(now, links, "this site tries another hub");
                 self.fleet.spares.note_silent(now, spare);
             } else {
                 self.repeat_claim(now, links);
@@ -400,15 +410,59 @@ impl Site {
         }
     }
 
-    /// A spare that answers over no path is silent, and another one has its turn if there is one.
-    fn look_for_silence(&mut self, now: Instant, spare: usize) {
+    /// Whether a connection to the spare owes nothing.
+    fn has_healthy_spare(&self) -> bool {
         let mut waiting = self.fleet.warm.iter().flatten();
-        if waiting.any(|warm| warm.answered.is_some() && warm.unanswered.is_none()) {
+        waiting.any(|warm| warm.answered.is_some() && warm.unanswered.is_none())
+    }
+
+    /// A spare that answers over no path is silent, and another one has its turn if there is one.
+    fn look_for_silence(&mut self, now: Instant, spare: usize, silent: Option<Instant>) {
+        let none = self.fleet.warm.iter().all(Option::is_none);
+        let mut paths = self.paths.iter().flatten();
+        let wanted = paths.any(|path| self.wants_spare(path, silent));
+        let spares = &self.fleet.spares;
+        let patience = if silent.is_some() || spares.is_doubted(spare) {
+            WARM_PATIENCE
+        } else {
+            SPARE_PATIENCE
+        };
+        // A spare that is to be tried later only is of no use in an outage of the hub.
+        let rests = silent.is_some() && none && !spares.is_owing();
+        let rests = rests && spares.has_better(self.serving, spare);
+        let overdue = spares.is_overdue(now, patience) || rests;
+        if !wanted && none {
+            self.fleet.spares.begin();
+        } else if self.has_healthy_spare() {
             self.fleet.spares.note_healthy();
-        } else if self.fleet.claiming.is_none() && self.fleet.spares.is_overdue(now) {
+        } else if self.fleet.claiming.is_none()
+            && overdue
+            && self.fleet.spares.has_other(self.serving, spare)
+        {
             tracing::debug!(hub = self.settings.hubs[spare].name, "the spare is silent");
             self.fleet.spares.note_silent(now, spare);
         }
+    }
+
+    /// When the hub speaks again without a move, the uplinks were the cause, and not the hubs that were silent meanwhile.
+    fn look_for_an_end(&mut self, links: &mut Links, now: Instant, silent: Option<Instant>) {
+        if let (Some(began), None) = (self.fleet.outage, silent) {
+            self.fleet.spares.pardon(began);
+            let first = self.fleet.spares.choose(self.serving, None);
+            let waits = self.fleet.claiming.is_none() && !self.has_healthy_spare();
+            if waits && first != self.fleet.warm_hub {
+                for id in self.ids() {
+                    self.close_warm(now, links, id, "the first spare is tried again");
+                }
+                self.fleet.warm_hub = None;
+            }
+        }
+        self.fleet.outage = silent;
+    }
+
+    /// Whether there is to be a connection to the spare over a path, while the hub is silent or not.
+    fn wants_spare(&self, path: &SitePath, silent: Option<Instant>) -> bool {
+        path.enabled && (!path.is_thrifty() || silent.is_some() || self.leaves_by_all())
     }
 
     /// How long the serving hub may still answer once the spare has.
@@ -430,8 +484,7 @@ impl Site {
         let Some(path) = &self.paths[id.index()] else {
             return;
         };
-        let wanted =
-            path.enabled && (!path.is_thrifty() || silent.is_some() || self.leaves_by_all());
+        let wanted = self.wants_spare(path, silent);
         let claim = self.fleet.claim;
         let Some(warm) = &mut self.fleet.warm[id.index()] else {
             let due = self.fleet.next[id.index()].is_none_or(|at| at <= now);
@@ -770,7 +823,7 @@ impl Site {
             let (link, known) = (warm.link, warm.generation);
             let generation = known.or_else(|| {
                 let path = self.paths[id.index()].as_mut();
-                path.map(super::path::SitePath::next_generation)
+                path.map(SitePath::next_generation)
             });
             if let Some(warm) = &mut self.fleet.warm[id.index()] {
                 warm.generation = generation;
@@ -785,11 +838,11 @@ impl Site {
     /// site that shall leave: the serving hub goes on, and the spare is told.
     fn stay(&mut self, now: Instant, links: &mut Links) {
         tracing::info!(hub = self.hub().name, "the hub goes on: staying");
-        self.unclaim(now, links);
+        self.unclaim(now, links, "the former hub serves");
     }
 
     /// The spare is claimed no more. What this site signs now for its hub is newer.
-    fn unclaim(&mut self, now: Instant, links: &mut Links) {
+    fn unclaim(&mut self, now: Instant, links: &mut Links, why: &str) {
         (self.fleet.claiming, self.fleet.asked) = (None, None);
         if let Some(epoch) = self.newer_epoch(0, 0) {
             self.claim_anew(epoch);
@@ -800,7 +853,7 @@ impl Site {
                 .as_ref()
                 .is_some_and(|warm| warm.generation.is_some())
             {
-                self.close_warm(now, links, id, "the former hub serves");
+                self.close_warm(now, links, id, why);
                 self.fleet.next[id.index()] = None;
             }
             self.outrank(now, id);
@@ -811,6 +864,8 @@ impl Site {
     fn serve_by(&mut self, now: Instant, links: &mut Links, hub: usize) {
         self.serving = hub;
         self.fleet.asked = None;
+        self.fleet.outage = None;
+        self.fleet.spares.serves(hub);
         self.keys.on_moved();
         self.fleet.group = None;
         self.peer.key = self.settings.hubs[hub].key;
@@ -874,6 +929,7 @@ impl Site {
         if !planned {
             // It was silent a moment ago. A thousand sites that try it at once take the time of those that still move. It is
             // tried first even so: a hub that was merely unreachable may hear of the move from this site alone.
+            self.fleet.spares.note_left(former);
             self.wait_at(now, links, former);
             for id in self.ids() {
                 self.put_off_warm(now, id, WARM_RETRY);

@@ -24,6 +24,13 @@ pub(super) struct Asked {
     claimed: Option<Instant>,
 }
 
+impl Asked {
+    /// Whether the spare was claimed because of it.
+    pub(super) const fn is_claimed(&self) -> bool {
+        self.claimed.is_some()
+    }
+}
+
 impl Site {
     /// A hub tells a claim, and whether sites shall leave the hub.
     pub(super) fn on_word(
