@@ -213,9 +213,9 @@ fn one(fleet: &mut Fleet, trouble: Trouble, lengths: Lengths, name: &str) -> Res
             "an invitation was made without etcd".to_owned()
         });
         for (text, part) in [
-            (&said[0], "the running hub misses etcd since 20"),
+            (&said[0], "for the running hub etcd is away since 20"),
             (&said[0], "Known sites go on"),
-            (&said[1], "etcd away since 20"),
+            (&said[1], "etcd is away since 20"),
         ] {
             want(&mut broken, text.contains(part), || {
                 format!("{text:?} does not say {part:?}")
