@@ -38,7 +38,7 @@ UNSAYABLE = (
     "no quota that could begin anew",
     "does not count what its uplinks carry",
     "each hub of a fleet is known by its name",
-    "has the key of another hub",
+    "another hub of this site has this key",
     "there is no address whose ports sites could share",
     "which holds the sites' own addresses",
     "sites cannot send from",

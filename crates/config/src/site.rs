@@ -83,19 +83,22 @@ fn read_all(root: &mut Section<'_>, path: &Path) -> Option<SiteConfig> {
     };
     let common = common::read(root, path, defaults);
     let hub = root.section("hub", read_hub);
-    let spares = root.sections("spare", SPARES_MAX, read_spare);
-    let spares: Vec<Spare> = spares.into_iter().flatten().collect();
     let mut keys: Vec<_> = hub.iter().map(|hub| hub.0).collect();
-    for spare in &spares {
-        if keys.contains(&spare.key) {
-            root.reject(
-                "spare",
-                "a spare has the key of another hub",
-                "write the key that `ropewalk key` shows on the spare",
-            );
+    let spares = root.sections("spare", SPARES_MAX, |spare| {
+        let read = read_spare(spare);
+        if let Some(read) = &read {
+            if keys.contains(&read.key) {
+                spare.reject(
+                    "key",
+                    "another hub of this site has this key",
+                    "write the key that `ropewalk key` shows on the spare",
+                );
+            }
+            keys.push(read.key);
         }
-        keys.push(spare.key);
-    }
+        read
+    });
+    let spares = spares.into_iter().flatten().collect();
     let network = root.section("network", read_network);
     let uplinks = uplinks::read(root);
     let direct = direct::read(root, &common, &uplinks).map(Box::new);

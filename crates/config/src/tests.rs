@@ -922,7 +922,7 @@ fn a_site_has_two_spares_at_most_and_each_hub_once() {
     for twice in [&[1][..], &[2, 2], &[2, 1]] {
         let problems = parse(twice).unwrap_err().to_string();
         assert!(
-            problems.contains("a spare has the key of another hub"),
+            problems.contains("key: another hub of this site has this key"),
             "{problems}"
         );
     }

@@ -59,7 +59,7 @@ impl Spares {
     pub(super) async fn find(configs: &[Config], guard: &Guard) -> Self {
         let (change, changed) = watch::channel(());
         let mut known = Vec::new();
-        for config in configs.iter().cloned() {
+        for (name, config) in SPARES.into_iter().zip(configs.iter().cloned()) {
             let of_address = |text: &str| text.parse::<IpAddr>().is_ok();
             if config.endpoints.iter().all(|place| of_address(&place.host)) {
                 // Nobody is asked for these.
@@ -73,7 +73,7 @@ impl Spares {
             }
             let servers = guard.servers().to_vec();
             let (key, endpoints) = (config.key, Arc::new(config.endpoints));
-            known.push(Known::follow(key, change.clone(), move || {
+            known.push(Known::follow(name, key, change.clone(), move || {
                 let (endpoints, servers) = (Arc::clone(&endpoints), servers.clone());
                 async move { resolve_each(&endpoints, &servers).await }
             }));
@@ -121,7 +121,12 @@ impl Spares {
 impl Known {
     /// A spare whose endpoints are looked up by `look_up`, always the same ones in the same order. `change` is told when
     /// the addresses have changed.
-    fn follow<L, F>(key: PublicKey, change: watch::Sender<()>, mut look_up: L) -> Self
+    fn follow<L, F>(
+        name: &'static str,
+        key: PublicKey,
+        change: watch::Sender<()>,
+        mut look_up: L,
+    ) -> Self
     where
         L: FnMut() -> F + Send + 'static,
         F: Future<Output = Vec<Found>> + Send,
@@ -138,12 +143,13 @@ impl Known {
                 let found = together(&places);
                 if found.is_empty() && !told {
                     tracing::warn!(
+                        spare = name,
                         ?failures,
                         "the name of a spare is not found yet; trying until it is"
                     );
                     told = true;
                 } else if !failures.is_empty() {
-                    tracing::debug!(?failures, "names of a spare were not found");
+                    tracing::debug!(spare = name, ?failures, "names of a spare were not found");
                 }
                 let wait = if failures.len() < places.len() {
                     REFRESH
@@ -151,7 +157,7 @@ impl Known {
                     RETRY
                 };
                 if found[..] != known.load()[..] {
-                    tracing::info!(spare = ?found, "a spare has these addresses");
+                    tracing::info!(spare = name, addresses = ?found, "a spare has these addresses");
                     known.store(&found);
                     change.send_replace(());
                 }
@@ -201,7 +207,7 @@ mod tests {
         let (change, changed) = watch::channel(());
         let follow = |look_up| {
             let key = PublicKey::from_bytes([1; 32]);
-            Known::follow(key, change.clone(), look_up)
+            Known::follow(SPARES[0], key, change.clone(), look_up)
         };
         Spares {
             known: look_ups.into_iter().map(follow).collect(),

@@ -439,7 +439,14 @@ impl Site {
             && overdue
             && self.fleet.spares.has_other(self.serving, spare)
         {
-            tracing::debug!(hub = self.settings.hubs[spare].name, "the spare is silent");
+            // Once until it answers.
+            if !self.fleet.spares.is_doubted(spare) {
+                let hub = &self.settings.hubs[spare].name;
+                tracing::warn!(
+                    hub,
+                    "this hub does not answer as a spare: trying another one"
+                );
+            }
             self.fleet.spares.note_silent(now, spare);
         }
     }
