@@ -272,9 +272,9 @@ impl<R: Role> Session<R> {
     }
 
     /// Says which part of the receive buffer of a socket is filled, 0 to 1, while more waits there than the driver
-    /// reads in a turn. From a bound on, or at once where several send and the last turn was long, the gateway is behind:
-    /// datagrams wait here until all have been worked off, and each sender has its turn. The driver may read more
-    /// datagrams in a turn meanwhile.
+    /// reads in a turn. The gateway is behind from a bound on, and also where several send and the last turn was long. While
+    /// it is behind, datagrams wait here and each sender has its turn, until all have been worked off. The driver may read
+    /// more datagrams in a turn meanwhile.
     pub fn handle_backlog(&mut self, filled: f64) {
         self.behind |= filled > BEHIND || self.last_turn_long && self.role.has_several();
     }

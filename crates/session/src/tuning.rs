@@ -35,9 +35,9 @@ pub(crate) const INTAKE_ITEM_BYTES: usize = 128;
 /// Part of a receive buffer that is filled when a gateway counts as behind. More: the sites of a busy hub have
 /// their turns later; less: bursts count. The kernel gives room back in lumps of up to a quarter.
 pub(crate) const BEHIND: f64 = 0.5;
-/// A turn of the driver, with waits for a processor within it, after which a hub with several keys connected counts as behind while
-/// more waits than a turn reads. Longer: sites of a hub that many others join at once have their turns later; shorter:
-/// datagrams of bulk are copied for nothing. Measured: `docs/decisions/fleet.md`.
+/// A turn of the driver, with waits for a processor within it, is long beyond this time. After a long turn a hub with
+/// several keys connected is behind if more waits than a turn reads. Longer: sites wait longer behind the datagrams of
+/// others. Shorter: a hub that keeps up copies datagrams. 5 and 15 ms were tried: `docs/decisions/fleet.md`.
 pub(crate) const TURN_LONG: Duration = Duration::from_millis(15);
 /// How much longer than at once the bytes of a site may take that wait behind its rate. Longer: fewer losses of
 /// senders that fill queues, later packets of the others.

@@ -63,7 +63,7 @@ pub const ALL: [(Loss, Reached); 4] = [
     (Loss::Unreachable, Reached::Shared),
 ];
 
-/// Takes the hub of a site away `losses` times. The site moves to and fro between two hubs.
+/// Takes the hub of a site away `losses` times. The site moves to a spare each time.
 ///
 /// # Errors
 /// A part does not start, or the site does not move. Bounds that do not hold are no error.

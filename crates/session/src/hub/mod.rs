@@ -639,8 +639,7 @@ impl Hub {
 
 /// The first eight bytes of a key, as a number.
 fn first_bytes(key: &PublicKey) -> u64 {
-    let (first, _) = key.as_bytes().split_first_chunk().unwrap_or((&[0; 8], &[]));
-    u64::from_le_bytes(*first)
+    u64::from_le_bytes(key.as_bytes().first_chunk().copied().unwrap_or_default())
 }
 
 /// What the packets of a site may take while those of all take `memory`, bytes. As in Choudhury and Hahne,

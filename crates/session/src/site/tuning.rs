@@ -47,9 +47,8 @@ pub(super) const FALLBACK_AFTER: Duration = Duration::from_millis(1_000);
 /// While TLS carries a path: how often QUIC is tried.
 pub(super) const RETURN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// After a hub that speaks no version of the site: how long a path, or the site where the hub is a spare, waits before it
-/// tries again. Longer:
-/// less for nothing at a hub that stays as it is, a later return after its upgrade.
+/// After a hub that speaks no version of the site: how long a path waits before it tries again. A spare is left alone for
+/// as long. Longer: less for nothing at a hub that stays as it is, a later return after its upgrade.
 pub(super) const VERSION_RETRY: Duration = Duration::from_secs(60);
 
 // Several hubs: `docs/decisions/fleet.md`.
@@ -74,16 +73,17 @@ pub(super) const REPEATS_DOUBLED: u32 = 2;
 /// How long the serving hub may still speak once the spare has answered, beside a round trip. Longer: later moves, fewer of
 /// them when all uplinks come back at the same time. Measured: `docs/decisions/fleet.md`.
 pub(super) const CLAIM_GRACE: Duration = Duration::from_millis(100);
-/// A spare that is claimed, and has not taken this site by then, is given up where there is another one. Longer: later
-/// service where the spare dies in that moment or is full; shorter: sites that lost their hub together, and that a busy
-/// spare takes late, go on to the next hub. A thousand sites that lost their hub were served within 5 s: `docs/decisions/fleet.md`.
+/// A spare that is claimed, and has not taken this site by then, is given up where there is another one. Longer: a site is
+/// without service for longer if the spare dies in that moment, or is full. Shorter: a busy spare loses sites that it would
+/// have taken. A thousand sites that lost their hub were served within 5 s: `docs/decisions/fleet.md`.
 pub(super) const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 /// A spare that has owed an answer for this long over all paths, while the hub serves, is given up for another one: two or
-/// three attempts over each path. In an outage of the hub [`WARM_PATIENCE`] is the time. Longer: later with a spare when
-/// the spare has died; shorter: bad links and names that are not found yet cost a site its first spare.
+/// three attempts over each path. In an outage of the hub [`WARM_PATIENCE`] is the time. Longer: a site whose spare has
+/// died has none for longer. Shorter: bad links, and names that are not found yet, cost a site its first spare. Not
+/// measured.
 pub(super) const SPARE_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a hub that was silent is a spare only where there is no better one. Longer: fewer attempts at a hub that stays
-/// away, later use of one that is back beside one that sites shall leave.
+/// away. Shorter: a hub that is back is a spare sooner where the present spare is drained. Not measured.
 pub(super) const SILENT_LIFETIME: Duration = Duration::from_secs(600);
 /// How long the word of a hub that this site shall leave counts, unless the hub repeats it: the hub does so every 2 s.
 /// Longer: one lost repetition more, a site leaves so long after the word was taken back.
