@@ -223,6 +223,18 @@ impl Scene {
         }
     }
 
+    /// Waits until this hub's copy of the fleet's state has a record on the disk: a slow disk needs seconds, and a hub
+    /// that dies before starts without the record while etcd is away.
+    fn await_copy(&self, hub: usize, record: &str) {
+        let file = self.hubs[hub].config().with_file_name("state/fleet.json");
+        let end = Instant::now() + LIMIT;
+        while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(record)) {
+            let file = file.display();
+            assert!(Instant::now() < end, "no {record} in {file}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Waits until the server sends packets for the site by the hub with this number.
     fn await_route(&self, site: &Gateway, hub: usize) {
         let interface = &places()[hub].interface;
@@ -354,6 +366,7 @@ fn a_site_of_a_fleet_outlives_its_hub_and_etcd_and_is_revoked_at_any_hub() {
     site.start().unwrap();
     site.wait_paths(2, LIMIT).unwrap();
     scene.await_route(&site, 1);
+    scene.await_copy(1, "site/site");
     // The idle connections to the spare are up after a round trip or two.
     std::thread::sleep(Duration::from_secs(1));
     hub_dies(&mut scene, &site);

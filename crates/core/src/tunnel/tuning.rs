@@ -85,10 +85,11 @@ pub(super) const WHOLE_USUAL: usize = 1_436;
 /// Inner MTU unless one is configured or the paths take more, bytes: that of Ethernet, which hosts expect.
 pub const INNER_MTU_USUAL: usize = 1_500;
 
-/// How long the paths must take only smaller packets whole before new connections are told. A
-/// satellite path needs seconds to find its MTU, and burst losses hide a path's for that long. Longer: after
-/// a real change, new connections have packets in pieces for longer.
-pub(super) const SHRINK_AFTER: Duration = Duration::from_secs(20);
+/// How long the paths must take smaller packets only, or larger ones than hosts expect, before new connections
+/// are told. A satellite path needs seconds to find its MTU, burst losses hide a path's for that long, and a path
+/// of small packets may be away for as long. Longer: after a real change, new connections have packets in
+/// pieces, or smaller ones than they could, for longer.
+pub(super) const SIZE_LASTS: Duration = Duration::from_secs(20);
 /// Smallest MTU that is told to a host, bytes: each link of IPv6 has it (RFC 8200 §5), and QUIC's first packets fit
 /// it (RFC 9000 §14).
 pub(super) const MTU_TOLD_MIN: usize = 1_280;

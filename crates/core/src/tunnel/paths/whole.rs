@@ -1,18 +1,20 @@
 //! The largest inner packet that the paths take whole, as connections should be told.
 
 use super::Paths;
-use crate::tunnel::tuning::{SHRINK_AFTER, WHOLE_USUAL};
+use crate::tunnel::tuning::{INNER_MTU_USUAL, SIZE_LASTS, WHOLE_USUAL};
 use ropewalk_types::Instant;
 use ropewalk_wire::DATA_HEADER;
+use std::cmp::Ordering;
 
-/// Follows the paths. A connection keeps the size of its segments for as long as it lives. So a smaller
-/// size counts only when it has lasted: paths begin with small packets, and lose large ones for a
-/// moment. Packets that do not fit leave in pieces meanwhile.
+/// Follows the paths. A connection keeps the size of its segments for as long as it lives. So another
+/// size counts only when it has lasted: paths begin with small packets and lose large ones for a moment, and
+/// a path of small packets may be away for a moment while one of large packets stays. Packets that do not fit
+/// leave in pieces meanwhile. Only a size that hosts expect anyway counts at once.
 #[derive(Debug)]
 pub(super) struct Whole {
     current: usize,
-    /// Since when the paths take less than that.
-    short_since: Option<Instant>,
+    /// Since when the paths take more than that, or less than that.
+    differs: Option<(Ordering, Instant)>,
 }
 
 impl Default for Whole {
@@ -20,7 +22,7 @@ impl Default for Whole {
     fn default() -> Self {
         Self {
             current: WHOLE_USUAL,
-            short_since: None,
+            differs: None,
         }
     }
 }
@@ -29,11 +31,19 @@ impl Whole {
     /// The paths take packets of at most `now_taken` bytes whole; `None` without a usable path.
     fn follow(&mut self, now: Instant, now_taken: Option<usize>) {
         let Some(bytes) = now_taken else { return };
-        if bytes >= self.current {
-            self.short_since = None;
-        } else if now.since(*self.short_since.get_or_insert(now)) < SHRINK_AFTER {
-            return;
+        let side = bytes.cmp(&self.current);
+        let usual = side.is_ge() && bytes <= INNER_MTU_USUAL;
+        if !usual && side.is_ne() {
+            let since = match self.differs {
+                Some((before, since)) if before == side => since,
+                _ => now,
+            };
+            self.differs = Some((side, since));
+            if now.since(since) < SIZE_LASTS {
+                return;
+            }
         }
+        self.differs = None;
         self.current = bytes;
     }
 }
@@ -54,8 +64,7 @@ impl Paths {
         self.whole.follow(now, now_taken);
     }
 
-    /// Largest inner packet that the paths take whole, bytes: a larger size counts at once, a smaller
-    /// one when it has lasted.
+    /// Largest inner packet that the paths take whole, bytes: another size counts when it has lasted.
     pub const fn whole(&self) -> usize {
         self.whole.current
     }
@@ -67,7 +76,7 @@ mod tests {
     use ropewalk_types::Duration;
 
     #[test]
-    fn a_larger_size_counts_at_once_and_a_smaller_one_after_twenty_seconds() {
+    fn another_size_counts_after_twenty_seconds_and_a_usual_one_at_once() {
         let mut whole = Whole::default();
         let mut at = |seconds, bytes| {
             whole.follow(Instant::ZERO + Duration::from_secs(seconds), bytes);
@@ -75,12 +84,22 @@ mod tests {
         };
         assert_eq!(at(0, None), WHOLE_USUAL);
         assert_eq!(at(0, Some(1_200)), WHOLE_USUAL, "a path has only begun");
-        assert_eq!(at(1, Some(8_900)), 8_900);
-        assert_eq!(at(2, Some(1_300)), 8_900);
-        assert_eq!(at(15, Some(8_900)), 8_900);
-        assert_eq!(at(16, Some(1_300)), 8_900, "the wait begins anew");
-        assert_eq!(at(17, None), 8_900);
-        assert_eq!(at(35, Some(1_300)), 8_900);
-        assert_eq!(at(36, Some(1_300)), 1_300);
+        assert_eq!(at(1, Some(1_450)), 1_450, "hosts expect that");
+        assert_eq!(at(2, Some(8_900)), 1_450, "a small path may come back");
+        assert_eq!(at(21, Some(8_900)), 1_450);
+        assert_eq!(at(22, Some(8_900)), 8_900);
+        assert_eq!(at(23, Some(1_300)), 8_900);
+        assert_eq!(at(36, Some(8_900)), 8_900);
+        assert_eq!(at(37, Some(1_300)), 8_900, "the wait begins anew");
+        assert_eq!(at(38, None), 8_900);
+        assert_eq!(at(56, Some(1_300)), 8_900);
+        assert_eq!(at(57, Some(1_300)), 1_300);
+        assert_eq!(at(58, Some(8_900)), 1_300);
+        assert_eq!(
+            at(59, Some(1_200)),
+            1_300,
+            "the other way: the wait begins anew"
+        );
+        assert_eq!(at(78, Some(8_900)), 1_300);
     }
 }
