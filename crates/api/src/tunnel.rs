@@ -122,6 +122,13 @@ status! {
         owd_relative_ms: f64 => "owd_relative_seconds", "One-way delay beyond the fastest path.", |ms| ms / 1e3;
         /// Towards the peer, Mbit/s.
         rate_mbit: f64 => "delivery_rate_bytes_per_second", "Estimated delivery rate.", |mbit| mbit * 1e6 / 8.0;
+        /// What the path carries towards the peer when it is full, Mbit/s; absent if it was not within the last minute.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        full_mbit: Option<f64>;
+        /// What the path carries from the peer when it is full, Mbit/s, as the peer says; absent if the peer said
+        /// nothing within the last minute.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        peer_full_mbit: Option<f64>;
         /// Towards the peer, `0..=1`, as the peer's egress counted.
         loss: f64 => "loss_ratio", "Share of packets lost lately.";
         loss_burst: f64 => "loss_burst_packets", "Mean length of a run of losses.";

@@ -17,13 +17,13 @@ const BLOAT_FACTOR: f64 = 4.0;
 const LOAD_BITS: f64 = 200_000.0;
 /// Smallest round trip from which the hub is called far, milliseconds. Satellites in high orbits have 550.
 const FAR_MS: f64 = 180.0;
+/// How long a queue has to stand until it is told, seconds. The smallest round trip follows a longer way within 10 s, so
+/// that a far hub is no queue. Longer: later told.
+const BLOAT_S: f64 = 12.0;
 /// Part of the best uplink's rate below which an uplink is called slow.
 const SLOW_PART: f64 = 0.05;
-/// Smallest round trip beyond that of the nearest uplink from which an uplink is left for its delay, milliseconds. What
-/// hardly carries anything has no rate to speak of.
-const LATER_MS: f64 = 100.0;
-/// What the tunnel has to carry for rates to say something, bit/s. Lower: sooner told, idle uplinks are told, too.
-const BUSY_BITS: f64 = 1_000_000.0;
+/// What the tunnel has to carry for shares to say something, bit/s: more than probes. Higher: little traffic is idle.
+const CARRIES_BITS: f64 = 20_000.0;
 /// How long a path goes over TLS until that is called blocked UDP, seconds. A hub that starts again is often reached
 /// over TLS first, and 2 to 4 s later over UDP. Longer: later told.
 const UDP_BLOCKED_S: f64 = 10.0;
@@ -32,8 +32,9 @@ const FLAPS: u64 = 3;
 /// Outer packet size (IP and UDP headers included) below which packets are called small, bytes.
 /// Path MTU discovery begins at 1,228 and passes 1,280 within seconds on a usual network.
 const SMALL_PACKETS: usize = 1_281;
-/// How long discovery may take, seconds.
-const DISCOVERY_S: f64 = 30.0;
+/// How long packets have to be small until that is told, seconds. Discovery needs a few round trips, and on a path that
+/// loses packets it starts again now and then. Longer: later told.
+const DISCOVERY_S: f64 = 10.0;
 /// Seconds for which an answer of a stranger counts.
 const STRANGER_S: f64 = 60.0;
 /// Part of a quota from which its end is near, `0..=1`. Lower: sooner told.
@@ -125,6 +126,14 @@ pub struct Lately {
     pub transport_s: f64,
     /// Seconds for which loss has been notable.
     pub lossy_s: f64,
+    /// Smallest round trip of the last minutes, milliseconds; 0 if there was none.
+    pub rtt_least_ms: f64,
+    /// Seconds for which a queue has stood on the path.
+    pub bloated_s: f64,
+    /// The newest round trip with that queue, milliseconds.
+    pub bloated_ms: f64,
+    /// Seconds for which only small packets have passed.
+    pub small_s: f64,
     /// Outer bit/s of the last seconds, both directions.
     pub bits: f64,
     /// Share of this path in what all paths of the tunnel carried in the last seconds, `0..=1`.
@@ -180,10 +189,6 @@ pub fn of_path(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec
             "its end is announced: it carries traffic only while nothing else works",
         )],
         "up" => working(tunnel, path, lately),
-        "suspect" => vec![bad(
-            About::Silent,
-            format!("no answer{}: trying again", time(lately.state_s)),
-        )],
         _ => vec![not_connected(path, lately)],
     };
     if lately.failures >= FLAPS {
@@ -333,27 +338,20 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
         );
         said.push(worse(About::Lossy, text));
     }
-    if path.rtt_ms - path.rtt_min_ms > BLOAT_MS && path.rtt_ms > BLOAT_FACTOR * path.rtt_min_ms {
+    if let Some((least, most)) = rose(tunnel, path, lately) {
         let why = if lately.bits >= LOAD_BITS {
             "under load: a bloated queue"
         } else {
-            "without load of ours: others fill the queue, or the signal is weak"
+            "without load of ours: others fill the queue, the signal is weak, or the way got longer"
         };
-        let text = format!(
-            "round trip rose from {:.0} to {:.0} ms {why}",
-            path.rtt_min_ms, path.rtt_ms
-        );
+        let text = format!("round trip rose from {least:.0} to {most:.0} ms {why}");
         said.push(worse(About::Bloated, text));
     }
     if let Some(largest) = largest_packet(path, lately) {
         let text = format!("packets above {} bytes do not pass", thousands(largest));
         said.push(worse(About::SmallPackets, text));
     }
-    if let Some(best) = much_faster(tunnel, path, lately) {
-        let text = format!(
-            "slow: {:.1} Mbit/s beside {best:.0} of the best",
-            path.rate_mbit
-        );
+    if let Some(text) = much_slower(tunnel, path) {
         said.push(worse(About::Slow, text));
     }
     if let Some(first) = said.first_mut() {
@@ -377,32 +375,67 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
 }
 
 fn share(lately: &Lately) -> Option<String> {
-    (lately.share >= SHARE_MIN && lately.bits > 0.0)
+    (lately.share >= SHARE_MIN && lately.bits >= CARRIES_BITS * lately.share)
         .then(|| format!("carries {:.0} %", lately.share * 100.0))
 }
 
-/// The largest outer packet, where that is small and discovery had its time.
-fn largest_packet(path: &PathStatus, lately: &Lately) -> Option<usize> {
+/// The largest outer packet of a path, bytes, where that is small.
+#[must_use]
+pub fn small_packets(path: &PathStatus) -> Option<usize> {
     let v6 = path.remote.is_some_and(|remote| remote.is_ipv6());
     let largest = path.mtu + if v6 { 48 } else { 28 };
-    let small = path.transport == "quic" && path.mtu > 0 && largest < SMALL_PACKETS;
-    (small && lately.state_s >= DISCOVERY_S).then_some(largest)
+    (path.transport == "quic" && path.mtu > 0 && largest < SMALL_PACKETS).then_some(largest)
 }
 
-/// The rate of the best path, if this one has only a small part of that. Rates are estimated from what was sent:
-/// those of a path that had little to send say nothing, so the tunnel has to be busy.
-fn much_faster(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Option<f64> {
-    let busy = lately.share > 0.0 && lately.bits / lately.share >= BUSY_BITS;
-    if !busy || lately.share >= SLOW_PART {
+/// The same where it is to be told.
+fn largest_packet(path: &PathStatus, lately: &Lately) -> Option<usize> {
+    small_packets(path).filter(|_| lately.small_s >= DISCOVERY_S)
+}
+
+/// Whether the round trip of a path exceeds the `least` by so much that a queue stands on the path, both milliseconds.
+#[must_use]
+pub fn is_bloated(path: &PathStatus, least: f64) -> bool {
+    path.rtt_ms - least > BLOAT_MS && path.rtt_ms > BLOAT_FACTOR * least
+}
+
+/// The round trip without the queue that has stood on the path for a while, and with the queue, both milliseconds.
+fn rose(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Option<(f64, f64)> {
+    if lately.bloated_s < BLOAT_S {
         return None;
     }
-    let up = || tunnel.paths.iter().filter(|other| other.is_up());
-    let nearest = up().map(|other| other.rtt_min_ms).fold(f64::MAX, f64::min);
-    if path.rtt_min_ms > nearest + LATER_MS {
-        return None;
+    let (up, nearest) = nearest(tunnel);
+    // Where the way got longer over all uplinks, the hub is far: no queue has so many ways.
+    if up > 1 && nearest >= FAR_MS {
+        let stands = is_bloated(path, path.rtt_min_ms);
+        return stands.then_some((path.rtt_min_ms, path.rtt_ms));
     }
-    let best = up().map(|other| other.rate_mbit).fold(0.0, f64::max);
-    (path.rate_mbit > 0.0 && path.rate_mbit < best * SLOW_PART).then_some(best)
+    Some((lately.rtt_least_ms, lately.bloated_ms))
+}
+
+/// How many paths are up, and their smallest round trip, milliseconds; infinite without any.
+fn nearest(tunnel: &TunnelStatus) -> (usize, f64) {
+    let up = || tunnel.paths.iter().filter(|path| path.is_up());
+    let nearest = up().map(|path| path.rtt_min_ms);
+    (up().count(), nearest.fold(f64::INFINITY, f64::min))
+}
+
+/// That the path carries only a small part of what the best one carries, in either direction. Only the rates of paths
+/// that were full are compared: those of others are what there was to send.
+fn much_slower(tunnel: &TunnelStatus, path: &PathStatus) -> Option<String> {
+    type Full = fn(&PathStatus) -> Option<f64>;
+    let directions: [(&str, Full); 2] = [
+        ("receives", |path| path.peer_full_mbit),
+        ("sends", |path| path.full_mbit),
+    ];
+    directions.into_iter().find_map(|(direction, full)| {
+        let up = tunnel.paths.iter().filter(|other| other.is_up());
+        let best = up.filter_map(full).fold(0.0, f64::max);
+        let own = full(path).filter(|own| *own < best * SLOW_PART)?;
+        let places = usize::from(best < 10.0);
+        Some(format!(
+            "slow: {direction} at most {own:.1} Mbit/s, the best uplink {best:.places$}"
+        ))
+    })
 }
 
 /// What is to be said of a whole gateway at `now_s`, seconds since 1970. Empty when all is well.
@@ -427,8 +460,7 @@ pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
             let text = format!("no uplink reaches the hub for {}{held}", seconds(down));
             said.push(bad(About::Down, text));
         }
-        let up = tunnel.paths.iter().filter(|path| path.is_up());
-        let nearest = up.map(|path| path.rtt_min_ms).fold(f64::INFINITY, f64::min);
+        let (_, nearest) = nearest(tunnel);
         if nearest.is_finite() && nearest >= FAR_MS {
             let text = format!(
                 "the hub is far: {nearest:.0} ms there and back at best; a hub near you answers sooner"

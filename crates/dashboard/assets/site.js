@@ -4,6 +4,13 @@ import { act, bytes, dialog, el, fact, keyed, millis, percent, say, showWords, s
 import { colour } from "./chart.js";
 import { get, post } from "./server.js";
 
+/** What an uplink carries when it is full. At other times its rate is what there was to send. */
+function fullRate({ full_mbit: up, hub_full_mbit: down }) {
+  const ways = [[down, "from"], [up, "towards"]].filter(([rate]) => rate != null);
+  if (!ways.length) return "not known: it was not full within the last minute";
+  return `at most ${ways.map(([rate, way]) => `${rate.toFixed(rate < 10 ? 1 : 0)} Mbit/s ${way} the hub`).join(", ")}`;
+}
+
 export class Site {
   constructor(parent, admin) {
     this.admin = admin;
@@ -94,7 +101,7 @@ export class Site {
     const carries = ["up", "suspect", "leaving"].includes(uplink.state);
     say(parts.rtt, carries ? millis(uplink.rtt_ms) : "–");
     say(parts.loss, carries ? percent(uplink.loss) : "–");
-    say(parts.rate, carries ? `about ${uplink.rate_mbit.toFixed(1)} Mbit/s towards the hub, by what was sent lately` : "–");
+    say(parts.rate, carries ? fullRate(uplink) : "–");
     say(parts.data, `${bytes(uplink.sent_bytes)} sent, ${bytes(uplink.received_bytes)} received by this connection`);
     const via = { quic: "UDP (QUIC)", tls: "TCP (TLS)" }[uplink.via] ?? "no connection";
     say(parts.via, uplink.remote ? `${via} to ${uplink.remote}` : via);

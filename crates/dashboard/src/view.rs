@@ -117,8 +117,10 @@ pub struct Uplink {
     pub rtt_ms: f64,
     /// Share of packets lost, `0..=1`.
     pub loss: f64,
-    /// What it is believed to carry towards the hub, Mbit/s.
-    pub rate_mbit: f64,
+    /// What it carries towards the hub when it is full, Mbit/s, if it was within the last minute.
+    pub full_mbit: Option<f64>,
+    /// The same from the hub.
+    pub hub_full_mbit: Option<f64>,
     /// Outer bytes of the present connection.
     pub sent_bytes: u64,
     /// Outer bytes of the present connection.
@@ -225,7 +227,8 @@ fn of_path(path: PathStatus) -> Uplink {
         words: path.words,
         rtt_ms: path.rtt_ms,
         loss: path.loss,
-        rate_mbit: path.rate_mbit,
+        full_mbit: path.full_mbit,
+        hub_full_mbit: path.peer_full_mbit,
         sent_bytes: path.tx_bytes,
         received_bytes: path.rx_bytes,
         standby: path.standby,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropewalk_api::words::{LOSS_NOTABLE, Lately, is_stranger};
+use ropewalk_api::words::{LOSS_NOTABLE, Lately, is_bloated, is_stranger, small_packets};
 use ropewalk_api::{BalanceStatus, PathStatus, Status, TunnelStatus};
 
 use crate::events::Events;
@@ -18,8 +18,14 @@ const TOGETHER_MS: u64 = 5_000;
 const FAILURES_MAX: usize = 16;
 /// Weight of a new sample in rates, `0..=1`. Larger: newer, and less steady.
 const NEW: f64 = 0.4;
-/// Time for which loss has to be low before it counts as over, milliseconds.
-const LOSS_OVER_MS: u64 = 5_000;
+/// Time for which a trouble has to be absent before it counts as over, milliseconds. Longer: words change less often, and
+/// later.
+const OVER_MS: u64 = 5_000;
+/// The same for a queue, which is only seen while packets wait in it: idle paths are probed every 10 s.
+const QUEUE_OVER_MS: u64 = 15_000;
+/// The smallest round trip is that of two such periods at most, milliseconds. Longer: a queue that stands for long is
+/// told for longer, and so is a way that got longer.
+const LEAST_MS: u64 = 300_000;
 /// A clock that differs by so much from what it should show was set, milliseconds.
 const CLOCK_SET_MS: u64 = 60_000;
 
@@ -40,13 +46,62 @@ struct Track {
     transport_ms: u64,
     since_ms: u64,
     seen_ms: u64,
-    lossy: Option<(u64, u64)>,
+    lossy: Spell,
+    bloated: Spell,
+    bloated_rtt_ms: f64,
+    small: Spell,
+    least: Least,
     bytes: u64,
     bits: f64,
     share: f64,
     failures: u64,
     failed_ms: VecDeque<u64>,
     stranger_ms: Option<u64>,
+}
+
+/// Since when something is so, and when it was so last. Short pauses do not end it.
+#[derive(Debug, Default)]
+struct Spell(Option<(u64, u64)>);
+
+impl Spell {
+    /// It is so at `now_ms`, or not. It is over when it has not been so for more than `over_ms`.
+    fn follow(&mut self, now_ms: u64, is_so: bool, over_ms: u64) {
+        self.0 = match self.0 {
+            Some((since, _)) if is_so => Some((since, now_ms)),
+            None if is_so => Some((now_ms, now_ms)),
+            Some((_, last)) if last + over_ms < now_ms => None,
+            same => same,
+        };
+    }
+
+    /// Since when, milliseconds.
+    fn since(&self) -> Option<u64> {
+        self.0.map(|(since, _)| since)
+    }
+}
+
+/// The smallest of this period and of the one before, and when this one began.
+#[derive(Debug, Default)]
+struct Least(Option<(u64, [f64; 2])>);
+
+impl Least {
+    fn follow(&mut self, now_ms: u64, value: f64) {
+        // Nothing was measured yet.
+        if value <= 0.0 {
+            return;
+        }
+        self.0 = Some(match self.0 {
+            Some((begun, [new, old])) if now_ms < begun + LEAST_MS => {
+                (begun, [new.min(value), old])
+            }
+            Some((_, [new, _])) => (now_ms, [value, new]),
+            None => (now_ms, [value, f64::INFINITY]),
+        });
+    }
+
+    fn get(&self) -> Option<f64> {
+        self.0.map(|(_, [new, old])| new.min(old))
+    }
 }
 
 impl Recent {
@@ -180,7 +235,11 @@ impl Recent {
             } else {
                 0.0
             },
-            lossy_s: track.lossy.map_or(0.0, |(since, _)| ago(since)),
+            lossy_s: track.lossy.since().map_or(0.0, ago),
+            rtt_least_ms: track.least.get().unwrap_or(0.0),
+            bloated_ms: track.bloated_rtt_ms,
+            bloated_s: track.bloated.since().map_or(0.0, ago),
+            small_s: track.small.since().map_or(0.0, ago),
             bits: track.bits,
             share: track.share,
             failures: track.failed_ms.len() as u64,
@@ -204,6 +263,7 @@ impl Track {
         };
         if !known || was != state {
             self.since_ms = now_ms;
+            self.least = Least::default();
             told = Some(match (state, path.transport.as_str()) {
                 ("up", "tls") => "up over TLS".to_owned(),
                 ("suspect", _) => "no answer".to_owned(),
@@ -226,6 +286,9 @@ impl Track {
             let fell = matches!(path.state.as_str(), "suspect" | "connecting" | "down");
             if self.state == "up" && (fell || path.failures > self.failures) {
                 self.failed_ms.push_back(now_ms);
+                if state == "up" {
+                    told = Some("no answer for a moment".to_owned());
+                }
             }
         }
         path.state.clone_into(&mut self.state);
@@ -239,13 +302,23 @@ impl Track {
         {
             self.failed_ms.pop_front();
         }
-        self.lossy = match self.lossy {
-            Some((since, _)) if path.loss >= LOSS_NOTABLE => Some((since, now_ms)),
-            None if path.loss >= LOSS_NOTABLE => Some((now_ms, now_ms)),
-            Some((_, last)) if last + LOSS_OVER_MS < now_ms => None,
-            same => same,
-        };
-        if path.state == "up" {
+        self.lossy
+            .follow(now_ms, path.loss >= LOSS_NOTABLE, OVER_MS);
+        let is_up = path.state == "up";
+        if is_up {
+            self.least.follow(now_ms, path.rtt_min_ms);
+        }
+        let bloated = self
+            .least
+            .get()
+            .is_some_and(|least| is_up && is_bloated(path, least));
+        if bloated {
+            self.bloated_rtt_ms = path.rtt_ms;
+        }
+        self.bloated.follow(now_ms, bloated, QUEUE_OVER_MS);
+        self.small
+            .follow(now_ms, is_up && small_packets(path).is_some(), 0);
+        if is_up {
             self.stranger_ms = None;
         } else if path.last_error.as_deref().is_some_and(is_stranger) {
             self.stranger_ms = Some(now_ms);

@@ -228,6 +228,10 @@ fn an_uplink_that_comes_and_goes_and_one_behind_a_login_page_are_known() {
     }
     history.describe(now, &mut status);
     assert_eq!(status.tunnels[0].paths[0].words[0].about, About::Flapping);
+    // Each failure that is counted is among what happened, however short.
+    let events = history.events().into_iter().map(|event| event.what);
+    let short = events.filter(|what| what == "eth0: no answer for a moment");
+    assert_eq!(short.count(), 3);
     let path = &mut status.tunnels[0].paths[0];
     path.state = "connecting".to_owned();
     path.last_error = Some("protocol error: received corrupt message of type X".to_owned());
@@ -238,6 +242,70 @@ fn an_uplink_that_comes_and_goes_and_one_behind_a_login_page_are_known() {
     history.sample(now + 2_000, &status);
     history.describe(now + 2_000, &mut status);
     assert_eq!(status.tunnels[0].paths[0].words[0].about, About::LoginPage);
+}
+
+/// The words of a path of which each second has such a state.
+fn words_each_second(history: &mut History, from_ms: u64, paths: &[PathStatus]) -> Vec<About> {
+    let mut now = from_ms;
+    let each = paths.iter().map(|path| {
+        now += 1_000;
+        let mut status = site((now - START) * 125, &["eth0", "wlan0"]);
+        let known = &mut status.tunnels[0].paths[0];
+        (known.rtt_ms, known.rtt_min_ms, known.mtu) = (path.rtt_ms, path.rtt_min_ms, path.mtu);
+        history.sample(now, &status);
+        history.describe(now, &mut status);
+        status.tunnels[0].paths[0].words[0].about
+    });
+    each.collect()
+}
+
+#[test]
+fn a_queue_that_stands_is_told_after_a_while_and_neither_flickers_nor_wears_off() {
+    let mut history = History::new(Kind::Site, 1);
+    let now = run(&mut history, START, 40, &["eth0", "wlan0"]);
+    let path = |rtt_ms, rtt_min_ms| PathStatus {
+        rtt_ms,
+        rtt_min_ms,
+        mtu: 1_400,
+        ..PathStatus::default()
+    };
+    let mut paths = vec![path(150.0, 20.0); 10];
+    // The queue is short for moments, and what stands for long is the smallest of the last seconds.
+    for _ in 0..6 {
+        paths.extend([path(600.0, 20.0), path(90.0, 20.0), path(700.0, 20.0)]);
+    }
+    paths.extend(vec![path(700.0, 650.0); 60]);
+    paths.extend(vec![path(21.0, 20.0); 30]);
+    let said = words_each_second(&mut history, now, &paths);
+    let told: Vec<usize> = (0..said.len())
+        .filter(|at| said[*at] == About::Bloated)
+        .collect();
+    let all: Vec<usize> = (22..10 + 18 + 60 + 15).collect();
+    assert_eq!(told, all, "{said:?}");
+}
+
+#[test]
+fn small_packets_are_told_when_they_last_and_no_longer() {
+    let mut history = History::new(Kind::Site, 1);
+    let now = run(&mut history, START, 40, &["eth0"]);
+    let path = |mtu| PathStatus {
+        mtu,
+        rtt_ms: 20.0,
+        rtt_min_ms: 20.0,
+        ..PathStatus::default()
+    };
+    // Discovery starts again after losses, for a moment.
+    let mut paths = Vec::new();
+    for _ in 0..8 {
+        paths.extend([path(1_200), path(1_200), path(1_400)]);
+    }
+    paths.extend(vec![path(1_232); 20]);
+    paths.extend(vec![path(1_400); 3]);
+    let said = words_each_second(&mut history, now, &paths);
+    let told: Vec<usize> = (0..said.len())
+        .filter(|at| said[*at] == About::SmallPackets)
+        .collect();
+    assert_eq!(told, (34..44).collect::<Vec<_>>(), "{said:?}");
 }
 
 #[test]

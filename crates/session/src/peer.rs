@@ -5,7 +5,7 @@ use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, PathState, SendOptions, Tunnel, TunnelConfig};
 use ropewalk_transport::{CongestionControl, FLOW_PARTS, PublicKey};
-use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};
 use ropewalk_wire::{Control, emit_control};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::links::{LinkId, Links};
 use crate::rate::Bucket;
 use crate::session::Event;
 use crate::settings::CommonSettings;
-use crate::tuning::{DRAIN, RATE_BURST, ROUND_PACKETS};
+use crate::tuning::{DRAIN, FULL_RATE_FOR, FULL_RATES_INTERVAL, RATE_BURST, ROUND_PACKETS};
 
 /// A path of a peer, with the link that carries it.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(crate) struct PeerPath {
     pub config: PathConfig,
     /// Congestion control in use.
     pub congestion: CongestionControl,
+    /// What the peer says it carries towards here when it is full, and when the peer said so.
+    pub peer_full: Option<(Rate, Instant)>,
 }
 
 /// One peer.
@@ -54,6 +56,8 @@ pub struct Peer {
     /// Most bits per second towards the peer.
     rate: Option<u64>,
     bucket: Bucket,
+    /// When the peer is told next what full paths carry.
+    full_rates_due: Instant,
 }
 
 impl Peer {
@@ -89,6 +93,7 @@ impl Peer {
             was_up: false,
             rate: None,
             bucket: Bucket::default(),
+            full_rates_due: Instant::ZERO,
         }
     }
 
@@ -253,7 +258,35 @@ impl Peer {
             }
         }
         self.refresh(now, links, sockets);
+        if sent > 0 && now >= self.full_rates_due {
+            self.full_rates_due = now + FULL_RATES_INTERVAL;
+            self.tell_full_rates(links);
+        }
         (sent, more)
+    }
+
+    /// Tells the peer what each path carries that was full since the last time, over that path.
+    #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
+    fn tell_full_rates(&self, links: &mut Links) {
+        for (index, path) in self.paths.iter().enumerate() {
+            let Some(path) = path else { continue };
+            if let Some(rate) = self
+                .tunnel
+                .full_rate(PathId(index as u8), FULL_RATES_INTERVAL)
+            {
+                let kbit = u32::try_from(rate.bits_per_sec() / 1_000).unwrap_or(u32::MAX);
+                links.queue_control(path.link, &Control::FullRate { kbit });
+            }
+        }
+    }
+
+    /// The peer says what the path on this link carries towards here when it is full.
+    pub(crate) fn on_full_rate(&mut self, now: Instant, link: LinkId, kbit: u32) {
+        let mut paths = self.paths.iter_mut().flatten();
+        if let Some(path) = paths.find(|path| path.link == link) {
+            let rate = Rate::from_bits_per_sec(u64::from(kbit) * 1_000);
+            path.peer_full = Some((rate, now));
+        }
     }
 
     /// How many packets may be bound now: as many as its rate lets through in one burst.
@@ -433,7 +466,12 @@ impl Peer {
             rtt_ms: millis(stats.snapshot.srtt),
             rtt_min_ms: millis(stats.snapshot.min_rtt),
             owd_relative_ms: millis(stats.owd_relative),
-            rate_mbit: stats.snapshot.rate.bits_per_sec() as f64 / 1e6,
+            rate_mbit: mbit(stats.snapshot.rate),
+            full_mbit: self.tunnel.full_rate(id, FULL_RATE_FOR).map(mbit),
+            peer_full_mbit: path
+                .peer_full
+                .filter(|(_, at)| self.tunnel.now().since(*at) < FULL_RATE_FOR)
+                .map(|(rate, _)| mbit(rate)),
             loss: stats.loss,
             loss_burst: stats.loss_burst,
             cwnd: stats.snapshot.cwnd,
@@ -452,6 +490,10 @@ impl Peer {
             words: Vec::new(),
         }
     }
+}
+
+fn mbit(rate: Rate) -> f64 {
+    rate.bits_per_sec() as f64 / 1e6
 }
 
 fn millis(duration: Duration) -> f64 {
@@ -504,6 +546,7 @@ mod tests {
                     name: "up0".into(),
                     config: PathConfig::default(),
                     congestion: CongestionControl::default(),
+                    peer_full: None,
                 };
                 peer.set_path(now, id, carrier);
                 if generation == 1 {

@@ -62,3 +62,7 @@ pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a replaced link is still read, for what is under way on it. Longer: more late packets
 /// arrive, links stay open.
 pub(crate) const DRAIN: Duration = Duration::from_secs(2);
+/// How often the peer is told what full paths carry. Less often: fewer bytes on full paths, people see it later.
+pub(crate) const FULL_RATES_INTERVAL: Duration = Duration::from_secs(2);
+/// How long what a full path carries is known after the path was last full. Longer: known between two loads, older.
+pub(crate) const FULL_RATE_FOR: Duration = Duration::from_secs(60);

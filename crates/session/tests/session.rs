@@ -7,11 +7,11 @@ use ropewalk_api::PathUse;
 use ropewalk_core::path::PathView;
 use ropewalk_core::schedule::{Decision, Head, Policy};
 use ropewalk_core::tunnel::{Observer, Outgoing};
-use ropewalk_netem::{DirectionConfig, LossModel, Selector, Side};
+use ropewalk_netem::{Capacity, Change, DirectionConfig, LossModel, Selector, Side};
 use ropewalk_session::{Command, Event, SocketId};
 use ropewalk_testkit::packet::{Body, Packet, udp};
 use ropewalk_testkit::{HUB_INNER, HUB_TCP, Spec, World};
-use ropewalk_types::{Duration, Ecn, Instant, PathId, PathSnapshot};
+use ropewalk_types::{Duration, Ecn, Instant, PathId, PathSnapshot, Rate};
 use ropewalk_wire::HEADROOM;
 
 #[path = "session/outages.rs"]
@@ -120,6 +120,35 @@ fn a_rate_bounds_a_site_in_both_directions_and_no_other_site() {
         again <= rate / 8 / 500,
         "{again} in a second after the restart"
     );
+}
+
+#[test]
+fn each_end_knows_what_full_paths_carry_in_both_directions() {
+    let mut world = connected();
+    let known = |world: &World| {
+        let paths = world.paths(0);
+        [0, 1].map(|path: usize| (paths[path].full_mbit, paths[path].peer_full_mbit))
+    };
+    chat(&mut world, 0..300);
+    assert_eq!(known(&world), [(None, None); 2], "no path was full");
+    for (uplink, bits) in [(0, 8_000_000), (1, 500_000)] {
+        let change = Change {
+            capacity: Some(Capacity::Fixed(Rate::from_bits_per_sec(bits))),
+            ..Change::default()
+        };
+        world.change_link(0, uplink, Selector::Both, &change);
+    }
+    for number in 0..2_000 {
+        world.send_down(0, 1_000 + 16 * number, 16);
+        world.run(ms(5));
+    }
+    let [fast, slow] = known(&world);
+    assert_eq!((fast.0, slow.0), (None, None), "the site sends little");
+    let (fast, slow) = (fast.1.expect("full"), slow.1.expect("full"));
+    assert!((0.3..=0.5).contains(&slow), "{slow} Mbit/s of 0.5");
+    assert!((6.0..=8.0).contains(&fast), "{fast} Mbit/s of 8");
+    world.run(SECOND * 65);
+    assert_eq!(known(&world), [(None, None); 2], "that was a minute ago");
 }
 
 #[test]

@@ -204,11 +204,19 @@ fn about(uplink: &Uplink) -> String {
     }
     if uplink.state == "up" {
         text += &format!(
-            "; about {:.1} Mbit/s towards the hub, {} round trip, {} lost",
-            uplink.rate_mbit,
+            "; {} round trip, {} lost",
             figures::millis(uplink.rtt_ms),
             figures::percent(uplink.loss)
         );
+    }
+    let full = [
+        (uplink.hub_full_mbit, "from"),
+        (uplink.full_mbit, "towards"),
+    ];
+    for (rate, way) in full {
+        if let Some(rate) = rate {
+            text += &format!("; at most {rate:.1} Mbit/s {way} the hub");
+        }
     }
     for (set, mark) in [(uplink.standby, "standby"), (uplink.metered, "metered")] {
         if set {

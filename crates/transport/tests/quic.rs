@@ -685,6 +685,32 @@ fn finds_an_ethernet_mtu_and_survives_a_black_hole() {
     assert!(world.site.endpoint.counters(id).unwrap().black_holes >= 1);
 }
 
+/// The MTU of the path falls for a while, and discovery finds the old one within about that time again.
+#[test]
+fn finds_a_larger_mtu_as_soon_after_a_black_hole_as_the_hole_lasted() {
+    for lasts in [10, 40, 150] {
+        let mut world = World::simple(2.0, Duration::from_millis(50));
+        world.up(BDP);
+        world.site.saturate = 65_000;
+        world.run(Duration::from_secs(2));
+        let id = world.site.id.unwrap();
+        let mtu = |world: &World| world.site.endpoint.mtu(id);
+        let limit = |world: &mut World, payload: usize| {
+            world.change_up(&Change {
+                mtu: Some(Some((payload + UDP_HEADERS) as u64)),
+                ..Change::default()
+            });
+        };
+        let full = mtu(&world);
+        limit(&mut world, 1_232);
+        world.run(Duration::from_secs(lasts));
+        assert!((1_200..=1_232).contains(&mtu(&world)), "{}", mtu(&world));
+        limit(&mut world, 1_472);
+        world.run(Duration::from_secs(15 + lasts));
+        assert_eq!(mtu(&world), full, "after {lasts} s");
+    }
+}
+
 #[test]
 fn finds_a_jumbo_mtu_when_both_sides_allow_it() {
     let (mut site, mut hub) = (config(1), hub_config());

@@ -139,6 +139,12 @@ pub enum Control {
         /// From a hub: sites shall leave it. Earlier versions do not say that.
         drained: bool,
     },
+    /// For people: what the path of this connection carries towards the receiver when the path is full. Sent now and
+    /// then while the path is full. Programs before 2026-11-29 neither send nor know it.
+    FullRate {
+        /// kbit/s.
+        kbit: u32,
+    },
 }
 
 const HELLO: u8 = 1;
@@ -152,6 +158,7 @@ const ENROL: u8 = 8;
 const ENROLLED: u8 = 9;
 const HUB_KEY: u8 = 10;
 const CLAIM: u8 = 11;
+const FULL_RATE: u8 = 12;
 
 /// Tells claims from other signatures of a site's key: those of TLS begin with spaces (RFC 8446 §4.4.3).
 const CLAIMED: &[u8] = b"ropewalk claim of a serving hub";
@@ -193,6 +200,10 @@ impl Control {
                 out.push(HUB_KEY);
                 out.extend_from_slice(key);
             }
+            Self::FullRate { kbit } => {
+                out.push(FULL_RATE);
+                out.extend_from_slice(&kbit.to_be_bytes());
+            }
             Self::Claim { claim, drained } => {
                 out.push(CLAIM);
                 claim.emit(out);
@@ -230,6 +241,7 @@ impl Control {
                 claim: Claim::parse(&mut r)?,
                 drained: r.u8().is_ok_and(|marks| marks & DRAINED > 0),
             },
+            FULL_RATE => Self::FullRate { kbit: r.u32()? },
             _ => return Err(WireError::UnknownKind),
         })
     }

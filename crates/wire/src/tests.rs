@@ -259,6 +259,7 @@ fn messages_between_gateways_round_trip() {
         Control::HubKey { key: [7; 32] },
         claim(false),
         claim(true),
+        Control::FullRate { kbit: 16_000 },
         Control::Enrolled {
             refused: String::new(),
         },

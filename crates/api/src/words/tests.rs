@@ -70,15 +70,6 @@ fn each_state_of_a_working_uplink_has_its_words() {
     first(tls.clone(), over_tls(9.9), About::Fine, text);
     let text = "UDP is blocked here: TLS carries it";
     first(tls, over_tls(10.0), About::UdpBlocked, text);
-    let bloated = PathStatus {
-        rtt_ms: 900.0,
-        rtt_min_ms: 40.0,
-        ..path()
-    };
-    let text = "round trip rose from 40 to 900 ms under load: a bloated queue; carries 30 %";
-    first(bloated.clone(), lately(), About::Bloated, text);
-    let idle = said(bloated, Lately::default());
-    assert!(idle[0].1.contains("without load of ours"), "{idle:?}");
     let small = PathStatus {
         mtu: 1_252,
         ..path()
@@ -87,6 +78,7 @@ fn each_state_of_a_working_uplink_has_its_words() {
         small,
         Lately {
             share: 0.0,
+            small_s: 10.0,
             ..lately()
         },
         About::SmallPackets,
@@ -119,8 +111,11 @@ fn an_uplink_that_does_not_work_says_why_as_far_as_is_known() {
         stranger_s: Some(5.0),
         ..past
     };
-    let portal = said(state("down", None), stranger);
-    assert_eq!(portal[0].0, About::LoginPage);
+    // A path that has just gone silent is suspect first.
+    for silent in ["suspect", "down", "connecting"] {
+        let portal = said(state(silent, None), stranger);
+        assert_eq!(portal[0].0, About::LoginPage, "{silent}");
+    }
     let long_ago = Lately {
         stranger_s: Some(61.0),
         ..past
@@ -307,7 +302,7 @@ fn boundaries_hold() {
         About::Fine
     );
     let young = Lately {
-        state_s: 29.0,
+        small_s: 9.0,
         ..lately()
     };
     assert_eq!(
@@ -331,47 +326,83 @@ fn boundaries_hold() {
 
 #[test]
 fn a_slow_uplink_is_told_beside_a_fast_one_and_a_standby_rests() {
-    let slow = PathStatus {
-        rate_mbit: 0.5,
+    let full = |from_peer, towards_peer| PathStatus {
+        peer_full_mbit: from_peer,
+        full_mbit: towards_peer,
         ..path()
     };
     let standby = PathStatus {
         standby: true,
         ..path()
     };
-    let tunnel = TunnelStatus {
-        paths: vec![path(), slow.clone(), standby.clone()],
+    let best = full(Some(16.0), Some(4.0));
+    let words = |path: &PathStatus| {
+        let tunnel = TunnelStatus {
+            paths: vec![best.clone(), path.clone(), standby.clone()],
+            ..TunnelStatus::default()
+        };
+        let said = of_path(&tunnel, path, &lately()).remove(0);
+        (said.about, said.text)
+    };
+    let text = "slow: receives at most 0.3 Mbit/s, the best uplink 16; carries 30 %".to_owned();
+    assert_eq!(words(&full(Some(0.3), None)), (About::Slow, text));
+    let text = "slow: sends at most 0.1 Mbit/s, the best uplink 4.0; carries 30 %".to_owned();
+    assert_eq!(words(&full(Some(9.0), Some(0.1))), (About::Slow, text));
+    // A path that was not full may be as fast as the best one.
+    for other in [full(None, None), full(Some(0.8), Some(0.2)), best.clone()] {
+        assert_eq!(words(&other).0, About::Fine, "{other:?}");
+    }
+    assert_eq!(words(&standby).0, About::Standby);
+}
+
+#[test]
+fn a_queue_is_told_when_it_stands_and_a_far_hub_is_none() {
+    let tunnel = |paths: Vec<PathStatus>| TunnelStatus {
+        paths,
         ..TunnelStatus::default()
     };
-    // 2 Mbit/s in all.
-    let busy = Lately {
-        share: 0.02,
-        bits: 40_000.0,
+    let with = |rtt_min_ms, rtt_ms| PathStatus {
+        rtt_min_ms,
+        rtt_ms,
+        ..path()
+    };
+    let stands = |bits, bloated_s| Lately {
+        bits,
+        bloated_s,
+        bloated_ms: 900.0,
+        rtt_least_ms: 40.0,
+        ..lately()
+    };
+    let text = |tunnel: &TunnelStatus, path, lately| of_path(tunnel, path, &lately).remove(0).text;
+    let queue = with(40.0, 900.0);
+    let alone = tunnel(vec![queue.clone()]);
+    let expected = "round trip rose from 40 to 900 ms under load: a bloated queue; carries 30 %";
+    assert_eq!(text(&alone, &queue, stands(1e6, 12.0)), expected);
+    let foreign = text(&alone, &queue, stands(0.0, 12.0));
+    assert!(foreign.contains("without load of ours"), "{foreign}");
+    let new = text(&alone, &queue, stands(1e6, 11.0));
+    assert_eq!(new, "works; carries 30 %");
+    // A queue that stands for long is the smallest round trip of the last seconds.
+    let (near, standing) = (with(30.0, 31.0), with(880.0, 900.0));
+    let beside = tunnel(vec![near.clone(), standing.clone()]);
+    assert_eq!(text(&beside, &standing, stands(1e6, 60.0)), expected);
+    let far = tunnel(vec![standing.clone(), standing.clone()]);
+    assert_eq!(text(&far, &standing, stands(1e6, 60.0)), new);
+}
+
+#[test]
+fn little_traffic_has_no_shares() {
+    let probes = Lately {
+        share: 0.77,
+        bits: 15_000.0,
         ..Lately::default()
     };
-    let words = |path| of_path(&tunnel, path, &busy).remove(0);
-    let far = PathStatus {
-        rtt_min_ms: 240.0,
-        rtt_ms: 250.0,
-        ..slow.clone()
+    first(path(), probes, About::Fine, "works; idle");
+    let little = Lately {
+        bits: 15_400.0,
+        ..probes
     };
-    assert_eq!(words(&far).text, "works; carries 2 %");
-    let said = words(&slow).text;
-    assert_eq!(said, "slow: 0.5 Mbit/s beside 20 of the best; carries 2 %");
-    // The estimate of a path that carries much, or of one in an idle tunnel, says nothing.
-    for (share, bits) in [(0.6, 40_000.0), (0.02, 4_000.0), (0.0, 0.0)] {
-        let other = Lately {
-            share,
-            bits,
-            ..busy
-        };
-        assert_eq!(
-            of_path(&tunnel, &slow, &other)[0].about,
-            About::Fine,
-            "{share}"
-        );
-    }
-    assert_eq!(words(&standby).about, About::Standby);
+    first(path(), little, About::Fine, "works; carries 77 %");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod arrivals;
 mod feedback;
+mod full_rate;
 mod loss;
 mod one_way_delay;
 mod tuning;
@@ -14,6 +15,7 @@ pub use arrivals::PathArrivals;
 pub use feedback::{
     DELAY_MODULUS_US, DelaySample, EgressFeedback, PathFeedback, delay_difference_us,
 };
+pub use full_rate::FullRate;
 pub use loss::{Gilbert, LossEstimator};
 pub use one_way_delay::OneWayDelay;
 pub use tuning::RESTART_AFTER;

@@ -63,3 +63,8 @@ pub(super) const FOREIGN_FOR: Duration = Duration::from_secs(10);
 /// A delay further than this from the last one is a clock that jumped: all history is void.
 /// Larger: longer queues are believed, smaller jumps of a clock go unseen.
 pub(super) const DELAY_JUMP_US: i64 = 5_000_000;
+
+// What a full path carries.
+
+/// A peak of the rate counts for two of these periods at most. Longer: a peak is told for longer after it is over.
+pub(super) const FULL_PERIOD: Duration = Duration::from_secs(10);

@@ -48,7 +48,7 @@ use observe::Observed;
 use paths::Paths;
 use rest::Rest;
 use ropewalk_headers::{PacketSizes, limit_segments};
-use ropewalk_types::{Duration, Instant, PacketInfo, PathId, PathSnapshot, Random};
+use ropewalk_types::{Duration, Instant, PacketInfo, PathId, PathSnapshot, Random, Rate};
 use std::sync::Arc;
 use too_big::TooBig;
 
@@ -563,6 +563,12 @@ impl Tunnel {
     #[must_use]
     pub fn path_stats(&self, id: PathId) -> Option<PathStats> {
         self.paths.stats(self.now, id)
+    }
+
+    /// What a path carries towards the peer when it is full, if it was for `lately`.
+    #[must_use]
+    pub fn full_rate(&self, id: PathId, lately: Duration) -> Option<Rate> {
+        self.paths.get(id)?.full_rate(self.now, lately)
     }
 
     /// Largest inner packet that the paths take whole, bytes. A size that the paths take for a moment only

@@ -4,13 +4,16 @@
 //! packet (RFC 9000 §6.1), which echoes the connection identifiers (§17.2.1). Versions of the form
 //! 0x?a?a?a?a are reserved for exactly this (§15).
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use ropewalk_api::words::is_stranger;
 use ropewalk_host::kill_switch::TUNNEL_MARK;
 use ropewalk_io::udp::{RecvMeta, UdpConfig, UdpReceiver, UdpSocket};
+use ropewalk_transport::tls::TlsPath;
+use ropewalk_transport::{Event, Identity, PublicKey};
 use ropewalk_types::Ecn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -73,10 +76,19 @@ pub fn udp(
 }
 
 /// Whether a TCP connection to the hub comes about over an interface, and how long it took.
+#[derive(Debug)]
+pub struct Connected {
+    /// Time until the connection stood.
+    pub after: Duration,
+    /// What the other end said, if that end is no hub.
+    pub stranger: Option<String>,
+}
+
+/// Connects to the hub with this key over an interface, and begins TLS with a key that no hub knows.
 ///
 /// # Errors
 /// What the system says.
-pub fn tcp(device: Option<&str>, hub: SocketAddr) -> io::Result<Duration> {
+pub fn tcp(device: Option<&str>, hub: SocketAddr, key: PublicKey) -> io::Result<Connected> {
     let started = Instant::now();
     let domain = socket2::Domain::for_address(hub);
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
@@ -88,8 +100,42 @@ pub fn tcp(device: Option<&str>, hub: SocketAddr) -> io::Result<Duration> {
         socket.set_mark(TUNNEL_MARK)?;
     }
     socket.connect_timeout(&hub.into(), TCP_WAIT)?;
-    drop(TcpStream::from(socket));
-    Ok(started.elapsed())
+    let after = started.elapsed();
+    // A hub that is too busy to answer is no stranger.
+    let error = handshake(&mut TcpStream::from(socket), key).unwrap_or_default();
+    Ok(Connected {
+        after,
+        stranger: error.filter(|error| is_stranger(error)),
+    })
+}
+
+/// How a TLS handshake with a hub fails: the hub refuses the key, and a stranger breaks the protocol.
+fn handshake(stream: &mut TcpStream, key: PublicKey) -> io::Result<Option<String>> {
+    let end = Instant::now() + TCP_WAIT;
+    let identity = Identity::generate().map_err(io::Error::other)?;
+    let mut tls = TlsPath::client(&identity, key).map_err(io::Error::other)?;
+    let mut buffer = [0; 4_096];
+    loop {
+        let mut output = Vec::new();
+        while tls.poll_output(&mut output) > 0 {}
+        stream.write_all(&output)?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        stream.set_read_timeout(Some(left))?;
+        let length = stream.read(&mut buffer)?;
+        if length == 0 {
+            tls.handle_eof();
+        }
+        // What broke the protocol is the reason of the event, too.
+        let _ = tls.handle_bytes(&buffer[..length]);
+        while let Some(event) = tls.poll_event() {
+            if let Event::Closed { reason } = event {
+                return Ok(Some(reason.to_string()));
+            }
+        }
+    }
 }
 
 fn probe_packet(ids: &[u8; 2 * ID_BYTES], payload: usize) -> Vec<u8> {
@@ -178,8 +224,44 @@ mod tests {
     fn tcp_tells_listening_from_refused() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        assert!(tcp(None, address).is_ok());
-        drop(listener);
-        assert!(tcp(None, address).is_err());
+        let key = Identity::from_seed([1; 32]).unwrap().public_key();
+        // The connection ends before an answer, as it does where a hub serves as many as it can.
+        let accepts = std::thread::spawn(move || drop(listener.accept().unwrap()));
+        assert!(tcp(None, address, key).unwrap().stranger.is_none());
+        accepts.join().unwrap();
+        assert!(tcp(None, address, key).is_err());
+    }
+
+    #[test]
+    fn a_login_page_is_a_stranger_and_a_hub_is_none() {
+        let hub = Identity::from_seed([1; 32]).unwrap();
+        let key = hub.public_key();
+        for is_hub in [true, false] {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let identity = hub.clone();
+            let serves = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut buffer = [0; 4_096];
+                let nobody: ropewalk_transport::KeyCheck =
+                    std::sync::Arc::new(|_: &PublicKey| false);
+                let mut tls = TlsPath::server(&identity, nobody).unwrap();
+                while let Ok(length) = stream.read(&mut buffer)
+                    && length > 0
+                {
+                    let mut output =
+                        b"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n".to_vec();
+                    if is_hub {
+                        output.clear();
+                        let _ = tls.handle_bytes(&buffer[..length]);
+                        tls.poll_output(&mut output);
+                    }
+                    let _ = stream.write_all(&output);
+                }
+            });
+            let found = tcp(None, address, key).unwrap();
+            assert_eq!(found.stranger.is_none(), is_hub, "{found:?}");
+            serves.join().unwrap();
+        }
     }
 }

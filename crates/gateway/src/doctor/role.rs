@@ -20,6 +20,7 @@ use ropewalk_config::egress::Allowed;
 use ropewalk_config::site::tunnels_everything;
 use ropewalk_config::{BalanceConfig, HubConfig, SiteConfig};
 use ropewalk_host::{files, kill_switch, uplinks};
+use ropewalk_transport::PublicKey;
 
 /// Outer MTU below which inner packets of 1,280 bytes need fragments.
 const UPLINK_MTU_MIN: u32 = 1_400;
@@ -364,7 +365,7 @@ pub fn site(config: &SiteConfig, running: Option<bool>) -> Vec<Check> {
     let found = uplinks::select(&interfaces, &config.uplinks, &config.common.interface, &hub);
     checks.push(uplinks_found(&found, &interfaces, config, &hub));
     for uplink in &found {
-        checks.extend(uplink_checks(uplink, &hub, tcp_port));
+        checks.extend(uplink_checks(uplink, &hub, config.hub_key, tcp_port));
     }
     checks.extend(beside_tunnel(config));
     checks
@@ -508,7 +509,12 @@ fn uplinks_found(
     }
 }
 
-fn uplink_checks(uplink: &Uplink, hub: &[SocketAddr], tcp_port: Option<u16>) -> Vec<Check> {
+fn uplink_checks(
+    uplink: &Uplink,
+    hub: &[SocketAddr],
+    key: PublicKey,
+    tcp_port: Option<u16>,
+) -> Vec<Check> {
     let mut checks = vec![mtu(uplink)];
     let mut udp_works = false;
     for address in hub {
@@ -556,7 +562,7 @@ fn uplink_checks(uplink: &Uplink, hub: &[SocketAddr], tcp_port: Option<u16>) -> 
         );
     }
     if let Some(port) = tcp_port {
-        checks.extend(tcp_check(uplink, hub, port, udp_works));
+        checks.extend(tcp_check(uplink, (hub, key, port), udp_works));
     }
     checks
 }
@@ -577,7 +583,11 @@ fn mtu(uplink: &Uplink) -> Check {
     Check::ok(&name, format!("{} bytes", uplink.mtu))
 }
 
-fn tcp_check(uplink: &Uplink, hub: &[SocketAddr], port: u16, udp_works: bool) -> Option<Check> {
+fn tcp_check(
+    uplink: &Uplink,
+    (hub, key, port): (&[SocketAddr], PublicKey, u16),
+    udp_works: bool,
+) -> Option<Check> {
     let of_family = |address: &&SocketAddr| {
         uplink
             .addresses
@@ -586,11 +596,19 @@ fn tcp_check(uplink: &Uplink, hub: &[SocketAddr], port: u16, udp_works: bool) ->
     };
     let address = SocketAddr::new(hub.iter().find(of_family)?.ip(), port);
     let name = format!("TCP {} to {address}", uplink.name);
-    Some(match probe::tcp(Some(&uplink.name), address) {
-        Ok(time) => Check::ok(
-            &name,
-            format!("connects after {:.1} ms", time.as_secs_f64() * 1e3),
-        ),
+    Some(match probe::tcp(Some(&uplink.name), address, key) {
+        Ok(found) => {
+            let text = format!("connects after {:.1} ms", found.after.as_secs_f64() * 1e3);
+            match found.stranger {
+                None => Check::ok(&name, text),
+                Some(stranger) => Check::fail(
+                    &name,
+                    format!("{text}, but somebody else answers in place of the hub: {stranger}"),
+                    "a network with a login page does this: log in there with `ropewalk portal 5m`. Elsewhere check \
+                     the address of the hub",
+                ),
+            }
+        }
         Err(error) if udp_works => Check::warn(
             &name,
             error.to_string(),

@@ -224,6 +224,7 @@ impl Hub {
                         name,
                         config,
                         congestion,
+                        peer_full: None,
                     },
                 );
             }

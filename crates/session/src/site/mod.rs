@@ -234,6 +234,7 @@ impl Site {
             Control::HubKey { key } => {
                 self.on_hub_key(now, links, link, PublicKey::from_bytes(key))
             }
+            Control::FullRate { kbit } => self.peer.on_full_rate(now, link, kbit),
             Control::Hello(_)
             | Control::PathGone { .. }
             | Control::Scheduler { .. }

@@ -1,4 +1,4 @@
-use crate::{Instant, MAX_UDP_PAYLOAD, MtuDiscoveryConfig, packet::SpaceId};
+use crate::{Duration, Instant, MAX_UDP_PAYLOAD, MtuDiscoveryConfig, packet::SpaceId};
 use std::cmp;
 use tracing::trace;
 
@@ -167,12 +167,18 @@ impl MtuDiscovery {
     }
 }
 
+/// Pause after the first search, and after the first one that follows a black hole. Each further pause is twice as
+/// long, up to the interval that is configured
+const FIRST_PAUSE: Duration = Duration::from_secs(15);
+
 /// Additional state for enabled MTU discovery
 #[derive(Debug, Clone)]
 struct EnabledMtuDiscovery {
     phase: Phase,
     peer_max_udp_payload_size: u16,
     config: MtuDiscoveryConfig,
+    /// How long after a search the next one begins
+    pause: Duration,
 }
 
 impl EnabledMtuDiscovery {
@@ -180,6 +186,7 @@ impl EnabledMtuDiscovery {
         Self {
             phase: Phase::Initial,
             peer_max_udp_payload_size: MAX_UDP_PAYLOAD,
+            pause: FIRST_PAUSE.min(config.interval),
             config,
         }
     }
@@ -231,8 +238,8 @@ impl EnabledMtuDiscovery {
                 state.last_probed_mtu = probe_udp_payload_size;
                 return Some(probe_udp_payload_size);
             } else {
-                let next_mtud_activation = now + self.config.interval;
-                self.phase = Phase::Complete(next_mtud_activation);
+                self.phase = Phase::Complete(now + self.pause);
+                self.pause = (2 * self.pause).min(self.config.interval);
                 return None;
             }
         }
@@ -268,6 +275,8 @@ impl EnabledMtuDiscovery {
         // Stop searching, if applicable, and reset the timer
         let next_mtud_activation = now + self.config.black_hole_cooldown;
         self.phase = Phase::Complete(next_mtud_activation);
+        // What made packets vanish may be over soon.
+        self.pause = FIRST_PAUSE.min(self.config.interval);
     }
 }
 

@@ -12,7 +12,7 @@ mod whole;
 pub use liveness::PathState;
 
 use super::tuning::{EXCUSED_FOR, QUEUE_STANDS, QUEUE_STANDS_SHARE, TAIL};
-use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
+use crate::estimate::{FullRate, LossEstimator, OneWayDelay, PathArrivals};
 use crate::path::{PathConfig, PathMap};
 use crate::protect::Protection;
 use crate::repair::{Sent, SentLog};
@@ -20,7 +20,7 @@ use crate::schedule::PathSet;
 use bytes::Bytes;
 use coding::{Budget, Coding};
 use liveness::{PathLiveness, Standing, unacknowledged};
-use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, PathSnapshot};
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, PathSnapshot, Rate};
 use ropewalk_wire::{Stamp, Timestamp};
 use whole::Whole;
 
@@ -71,6 +71,7 @@ pub(super) struct Path {
     last_sent: Instant,
     /// When a queue was last seen to stand on it.
     queued_at: Option<Instant>,
+    full_rate: FullRate,
     /// A probe is wanted whatever the path has carried.
     asked: bool,
 }
@@ -93,6 +94,7 @@ impl Path {
             next_seq: 0,
             last_sent: now,
             queued_at: None,
+            full_rate: FullRate::default(),
             asked: false,
         };
         path.protect(now);
@@ -127,11 +129,14 @@ impl Path {
         self.suspect() || self.is_leaving()
     }
 
-    /// Notes whether a queue stands on the path.
+    /// Notes whether a queue stands on the path, and what it carries then.
     fn watch_queue(&mut self, now: Instant) {
         let s = &self.snapshot;
         if s.srtt.saturating_sub(s.min_rtt) > QUEUE_STANDS.max(s.min_rtt / QUEUE_STANDS_SHARE) {
             self.queued_at = Some(now);
+            if s.in_flight + s.max_datagram as u64 >= s.cwnd {
+                self.full_rate.on_full(now, s.rate);
+            }
         }
     }
 
@@ -139,6 +144,11 @@ impl Path {
     pub fn is_calm(&self, now: Instant) -> bool {
         self.queued_at
             .is_none_or(|at| now.since(at) > self.snapshot.srtt)
+    }
+
+    /// What it carries when it is full, if it was for `lately`.
+    pub fn full_rate(&self, now: Instant, lately: Duration) -> Option<Rate> {
+        self.full_rate.get(now, lately)
     }
 
     /// Whether it has been silent for long enough to be doubted.
