@@ -129,6 +129,13 @@ status! {
         /// nothing within the last minute.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer_full_mbit: Option<f64>;
+        /// Share of packets lost from the peer, `0..=1`, as the peer says; absent if the peer said nothing within the last
+        /// minute.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        peer_loss: Option<f64>;
+        /// Largest UDP payload that the peer sends, bytes, as the peer says; 0 over TCP. Absent as `peer_loss` is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        peer_mtu: Option<usize>;
         /// Towards the peer, `0..=1`, as the peer's egress counted.
         loss: f64 => "loss_ratio", "Share of packets lost lately.";
         loss_burst: f64 => "loss_burst_packets", "Mean length of a run of losses.";
@@ -161,6 +168,12 @@ impl PathStatus {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.state == "up"
+    }
+
+    /// Share of packets lost in the worse direction, `0..=1`.
+    #[must_use]
+    pub fn worse_loss(&self) -> f64 {
+        self.peer_loss.unwrap_or(0.0).max(self.loss)
     }
 }
 

@@ -132,6 +132,8 @@ pub struct Lately {
     pub bloated_s: f64,
     /// The newest round trip with that queue, milliseconds.
     pub bloated_ms: f64,
+    /// What the path carried at most with that queue, outer bit/s.
+    pub bloated_bits: f64,
     /// Seconds for which only small packets have passed.
     pub small_s: f64,
     /// Outer bit/s of the last seconds, both directions.
@@ -325,8 +327,9 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
             "UDP is blocked here: TLS carries it",
         ));
     }
-    if path.loss >= LOSS_NOTABLE {
-        let percent = path.loss * 100.0;
+    let loss = path.worse_loss();
+    if loss >= LOSS_NOTABLE {
+        let percent = loss * 100.0;
         let repaired = if tunnel.protection_bytes > 0 {
             "repaired"
         } else {
@@ -339,7 +342,7 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
         said.push(worse(About::Lossy, text));
     }
     if let Some((least, most)) = rose(tunnel, path, lately) {
-        let why = if lately.bits >= LOAD_BITS {
+        let why = if lately.bloated_bits >= LOAD_BITS {
             "under load: a bloated queue"
         } else {
             "without load of ours: others fill the queue, the signal is weak, or the way got longer"
@@ -379,12 +382,14 @@ fn share(lately: &Lately) -> Option<String> {
         .then(|| format!("carries {:.0} %", lately.share * 100.0))
 }
 
-/// The largest outer packet of a path, bytes, where that is small.
+/// The largest outer packet of a path in the worse direction, bytes, where that is small.
 #[must_use]
 pub fn small_packets(path: &PathStatus) -> Option<usize> {
     let v6 = path.remote.is_some_and(|remote| remote.is_ipv6());
-    let largest = path.mtu + if v6 { 48 } else { 28 };
-    (path.transport == "quic" && path.mtu > 0 && largest < SMALL_PACKETS).then_some(largest)
+    let of_peer = path.peer_mtu.filter(|mtu| *mtu > 0);
+    let mtu = of_peer.map_or(path.mtu, |mtu| mtu.min(path.mtu));
+    let largest = mtu + if v6 { 48 } else { 28 };
+    (path.transport == "quic" && mtu > 0 && largest < SMALL_PACKETS).then_some(largest)
 }
 
 /// The same where it is to be told.

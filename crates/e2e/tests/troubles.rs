@@ -17,8 +17,8 @@ use ropewalk_testbed::{LinkSpec, TopologySpec};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest time of the traffic: longer than all waiting.
 const TRAFFIC: Duration = Duration::from_secs(170);
-/// Port of the login page's server, in the hub's namespace.
-const PAGE_PORT: u16 = 8_081;
+/// Ports of login pages' servers, in the hub's namespace: this one and the number of the uplink.
+const PAGE_PORT: u16 = 8_080;
 
 fn link(rate_mbit: f64, seed: u64) -> LinkSpec {
     LinkSpec::steady(rate_mbit, Duration::from_millis(15)).with_seed(seed)
@@ -48,14 +48,15 @@ fn wait(site: &Gateway, uplink: &str, about: About) -> String {
 fn put_behind_a_login_page(ground: &Ground, uplink: usize) {
     let hub = ground.topology.hub();
     let far = &ground.topology.uplinks()[uplink].far_interface;
+    let port = PAGE_PORT + u16::try_from(uplink).unwrap();
     hub.nft(&format!(
-        "table inet testbed_portal {{ chain pre {{ type nat hook prerouting priority dstnat; \
-         iifname \"{far}\" tcp dport {TCP_PORT} redirect to :{PAGE_PORT}; }}; \
+        "table inet testbed_portal{uplink} {{ chain pre {{ type nat hook prerouting priority dstnat; \
+         iifname \"{far}\" tcp dport {TCP_PORT} redirect to :{port}; }}; \
          chain deaf {{ type filter hook prerouting priority raw; \
          iifname \"{far}\" meta l4proto udp drop; }}; }}"
     ))
     .unwrap();
-    let page: SocketAddr = (Ipv6Addr::UNSPECIFIED, PAGE_PORT).into();
+    let page: SocketAddr = (Ipv6Addr::UNSPECIFIED, port).into();
     let listener = hub.enter(|| TcpListener::bind(page)).unwrap().unwrap();
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
@@ -189,6 +190,9 @@ fn every_trouble_of_an_uplink_is_named_while_the_others_work() {
     wait(&site, "up8", About::Flapping);
     wait(&site, "up2", About::Slow);
     assert!(wait(&site, "up6", About::SmallPackets).contains("packets above 1,2"));
+    // Of an uplink that has worked, too: a train leaves the station.
+    put_behind_a_login_page(&ground, 8);
+    wait(&site, "up8", About::LoginPage);
     let status = site.status().unwrap();
     let good = &path(&status, "up0").unwrap().words;
     assert!(

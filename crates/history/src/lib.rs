@@ -14,6 +14,7 @@ mod events;
 mod file;
 mod recent;
 mod ring;
+mod spell;
 mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -329,7 +330,7 @@ fn uplinks(status: &Status) -> Vec<Uplink<'_>> {
             name: &path.uplink,
             bytes: (path.tx_bytes, path.rx_bytes),
             rtt_ms: up.then_some(path.rtt_ms),
-            loss: up.then_some(path.loss),
+            loss: up.then_some(path.worse_loss()),
         }
     });
     let balanced = status.balance.iter().flat_map(|balance| &balance.uplinks);

@@ -6,6 +6,7 @@ use ropewalk_api::words::{LOSS_NOTABLE, Lately, is_bloated, is_stranger, small_p
 use ropewalk_api::{BalanceStatus, PathStatus, Status, TunnelStatus};
 
 use crate::events::Events;
+use crate::spell::{Least, Spell};
 
 /// Most paths that are followed, those of a hub's sites included. More: memory, 200 bytes each.
 const PATHS_MAX: usize = 8_192;
@@ -23,9 +24,6 @@ const NEW: f64 = 0.4;
 const OVER_MS: u64 = 5_000;
 /// The same for a queue, which is only seen while packets wait in it: idle paths are probed every 10 s.
 const QUEUE_OVER_MS: u64 = 15_000;
-/// The smallest round trip is that of two such periods at most, milliseconds. Longer: a queue that stands for long is
-/// told for longer, and so is a way that got longer.
-const LEAST_MS: u64 = 300_000;
 /// A clock that differs by so much from what it should show was set, milliseconds.
 const CLOCK_SET_MS: u64 = 60_000;
 
@@ -48,7 +46,8 @@ struct Track {
     seen_ms: u64,
     lossy: Spell,
     bloated: Spell,
-    bloated_rtt_ms: f64,
+    bloated_ms: f64,
+    bloated_bits: f64,
     small: Spell,
     least: Least,
     bytes: u64,
@@ -57,51 +56,6 @@ struct Track {
     failures: u64,
     failed_ms: VecDeque<u64>,
     stranger_ms: Option<u64>,
-}
-
-/// Since when something is so, and when it was so last. Short pauses do not end it.
-#[derive(Debug, Default)]
-struct Spell(Option<(u64, u64)>);
-
-impl Spell {
-    /// It is so at `now_ms`, or not. It is over when it has not been so for more than `over_ms`.
-    fn follow(&mut self, now_ms: u64, is_so: bool, over_ms: u64) {
-        self.0 = match self.0 {
-            Some((since, _)) if is_so => Some((since, now_ms)),
-            None if is_so => Some((now_ms, now_ms)),
-            Some((_, last)) if last + over_ms < now_ms => None,
-            same => same,
-        };
-    }
-
-    /// Since when, milliseconds.
-    fn since(&self) -> Option<u64> {
-        self.0.map(|(since, _)| since)
-    }
-}
-
-/// The smallest of this period and of the one before, and when this one began.
-#[derive(Debug, Default)]
-struct Least(Option<(u64, [f64; 2])>);
-
-impl Least {
-    fn follow(&mut self, now_ms: u64, value: f64) {
-        // Nothing was measured yet.
-        if value <= 0.0 {
-            return;
-        }
-        self.0 = Some(match self.0 {
-            Some((begun, [new, old])) if now_ms < begun + LEAST_MS => {
-                (begun, [new.min(value), old])
-            }
-            Some((_, [new, _])) => (now_ms, [value, new]),
-            None => (now_ms, [value, f64::INFINITY]),
-        });
-    }
-
-    fn get(&self) -> Option<f64> {
-        self.0.map(|(_, [new, old])| new.min(old))
-    }
 }
 
 impl Recent {
@@ -237,7 +191,8 @@ impl Recent {
             },
             lossy_s: track.lossy.since().map_or(0.0, ago),
             rtt_least_ms: track.least.get().unwrap_or(0.0),
-            bloated_ms: track.bloated_rtt_ms,
+            bloated_ms: track.bloated_ms,
+            bloated_bits: track.bloated_bits,
             bloated_s: track.bloated.since().map_or(0.0, ago),
             small_s: track.small.since().map_or(0.0, ago),
             bits: track.bits,
@@ -302,28 +257,33 @@ impl Track {
         {
             self.failed_ms.pop_front();
         }
-        self.lossy
-            .follow(now_ms, path.loss >= LOSS_NOTABLE, OVER_MS);
+        self.follow_troubles(now_ms, path);
+        self.seen_ms = now_ms;
+        told
+    }
+
+    /// Which troubles the path has, since when, and how bad.
+    fn follow_troubles(&mut self, now_ms: u64, path: &PathStatus) {
         let is_up = path.state == "up";
+        let lossy = path.worse_loss() >= LOSS_NOTABLE;
+        self.lossy.follow(now_ms, lossy, OVER_MS);
         if is_up {
             self.least.follow(now_ms, path.rtt_min_ms);
         }
-        let bloated = self
-            .least
-            .get()
-            .is_some_and(|least| is_up && is_bloated(path, least));
-        if bloated {
-            self.bloated_rtt_ms = path.rtt_ms;
-        }
+        let least = self.least.get().filter(|_| is_up);
+        let bloated = least.is_some_and(|least| is_bloated(path, least));
         self.bloated.follow(now_ms, bloated, QUEUE_OVER_MS);
-        self.small
-            .follow(now_ms, is_up && small_packets(path).is_some(), 0);
+        if bloated {
+            let since = self.bloated.since() == Some(now_ms);
+            let most = if since { 0.0 } else { self.bloated_bits };
+            (self.bloated_ms, self.bloated_bits) = (path.rtt_ms, self.bits.max(most));
+        }
+        let small = is_up && small_packets(path).is_some();
+        self.small.follow(now_ms, small, 0);
         if is_up {
             self.stranger_ms = None;
         } else if path.last_error.as_deref().is_some_and(is_stranger) {
             self.stranger_ms = Some(now_ms);
         }
-        self.seen_ms = now_ms;
-        told
     }
 }

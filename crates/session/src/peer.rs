@@ -6,7 +6,7 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, PathState, SendOptions, Tunnel, TunnelConfig};
 use ropewalk_transport::{CongestionControl, FLOW_PARTS, PublicKey};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};
-use ropewalk_wire::{Control, emit_control};
+use ropewalk_wire::{Control, PathSends, emit_control};
 use std::sync::Arc;
 
 use crate::io::Sockets;
@@ -14,7 +14,7 @@ use crate::links::{LinkId, Links};
 use crate::rate::Bucket;
 use crate::session::Event;
 use crate::settings::CommonSettings;
-use crate::tuning::{DRAIN, FULL_RATE_FOR, FULL_RATES_INTERVAL, RATE_BURST, ROUND_PACKETS};
+use crate::tuning::{DRAIN, RATE_BURST, ROUND_PACKETS, SENDS_DATAGRAMS, SENDS_FOR, SENDS_INTERVAL};
 
 /// A path of a peer, with the link that carries it.
 #[derive(Debug)]
@@ -29,8 +29,17 @@ pub(crate) struct PeerPath {
     pub config: PathConfig,
     /// Congestion control in use.
     pub congestion: CongestionControl,
-    /// What the peer says it carries towards here when it is full, and when the peer said so.
-    pub peer_full: Option<(Rate, Instant)>,
+    /// What the peer says of its sending.
+    pub peer_sends: PeerSends,
+}
+
+/// What the peer said last of its sending on a path, and when; and what it was told of ours.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PeerSends {
+    full: Option<(Rate, Instant)>,
+    last: Option<(PathSends, Instant)>,
+    /// Datagrams bound to the path when the peer was told last.
+    told_at: u64,
 }
 
 /// One peer.
@@ -56,8 +65,8 @@ pub struct Peer {
     /// Most bits per second towards the peer.
     rate: Option<u64>,
     bucket: Bucket,
-    /// When the peer is told next what full paths carry.
-    full_rates_due: Instant,
+    /// When the peer is told next how paths fare.
+    sends_due: Instant,
 }
 
 impl Peer {
@@ -93,7 +102,7 @@ impl Peer {
             was_up: false,
             rate: None,
             bucket: Bucket::default(),
-            full_rates_due: Instant::ZERO,
+            sends_due: Instant::ZERO,
         }
     }
 
@@ -258,34 +267,48 @@ impl Peer {
             }
         }
         self.refresh(now, links, sockets);
-        if sent > 0 && now >= self.full_rates_due {
-            self.full_rates_due = now + FULL_RATES_INTERVAL;
-            self.tell_full_rates(links);
+        if sent > 0 && now >= self.sends_due {
+            self.sends_due = now + SENDS_INTERVAL;
+            self.tell_sends(links);
         }
         (sent, more)
     }
 
-    /// Tells the peer what each path carries that was full since the last time, over that path.
-    #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
-    fn tell_full_rates(&self, links: &mut Links) {
-        for (index, path) in self.paths.iter().enumerate() {
+    /// Tells the peer how each path fares that has carried traffic since the last time, over that path.
+    #[expect(clippy::cast_possible_truncation, reason = "bounded before")]
+    fn tell_sends(&mut self, links: &mut Links) {
+        for (index, path) in self.paths.iter_mut().enumerate() {
             let Some(path) = path else { continue };
-            if let Some(rate) = self
-                .tunnel
-                .full_rate(PathId(index as u8), FULL_RATES_INTERVAL)
-            {
-                let kbit = u32::try_from(rate.bits_per_sec() / 1_000).unwrap_or(u32::MAX);
-                links.queue_control(path.link, &Control::FullRate { kbit });
+            let id = PathId(index as u8);
+            let Some(stats) = self.tunnel.path_stats(id) else {
+                continue;
+            };
+            let since = stats.tx_datagrams.wrapping_sub(path.peer_sends.told_at);
+            path.peer_sends.told_at = stats.tx_datagrams;
+            if since < SENDS_DATAGRAMS {
+                continue;
             }
+            let full = self.tunnel.full_rate(id, SENDS_INTERVAL);
+            let kbit = full.map_or(0, |rate| rate.bits_per_sec() / 1_000);
+            let control = Control::PathSends(PathSends {
+                full_kbit: u32::try_from(kbit).unwrap_or(u32::MAX),
+                mtu: u16::try_from(links.outer_counters(path.link).mtu).unwrap_or(u16::MAX),
+                lost: (stats.loss.clamp(0.0, 1.0) * f64::from(u16::MAX)) as u16,
+            });
+            links.queue_control(path.link, &control);
         }
     }
 
-    /// The peer says what the path on this link carries towards here when it is full.
-    pub(crate) fn on_full_rate(&mut self, now: Instant, link: LinkId, kbit: u32) {
+    /// The peer says how it fares on the path of this link.
+    pub(crate) fn on_sends(&mut self, now: Instant, link: LinkId, sends: PathSends) {
         let mut paths = self.paths.iter_mut().flatten();
-        if let Some(path) = paths.find(|path| path.link == link) {
-            let rate = Rate::from_bits_per_sec(u64::from(kbit) * 1_000);
-            path.peer_full = Some((rate, now));
+        let Some(path) = paths.find(|path| path.link == link) else {
+            return;
+        };
+        path.peer_sends.last = Some((sends, now));
+        if sends.full_kbit > 0 {
+            let rate = Rate::from_bits_per_sec(u64::from(sends.full_kbit) * 1_000);
+            path.peer_sends.full = Some((rate, now));
         }
     }
 
@@ -392,7 +415,7 @@ impl Peer {
             scheduler_send: self.tunnel.scheduler(),
             scheduler_receive: self.scheduler_receive,
             wire_version: self.wire_version,
-            reason: self.tunnel.scheduler_reason(),
+            reason: self.with_names(&self.tunnel.scheduler_reason()),
             tx_packets: stats.tx_packets,
             tx_bytes: stats.tx_bytes,
             rx_packets: stats.rx_packets,
@@ -435,6 +458,22 @@ impl Peer {
         }
     }
 
+    /// What a scheduler says, with the names of uplinks in place of `path 3`.
+    fn with_names(&self, reason: &str) -> String {
+        let mut parts = reason.split("path ");
+        let mut named = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, rest) = part.split_at(digits);
+            let path = number.parse().ok().and_then(|n: usize| self.paths.get(n));
+            match path {
+                Some(Some(path)) => named.extend([path.name.as_str(), rest]),
+                _ => named.extend(["path ", part]),
+            }
+        }
+        named
+    }
+
     #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
     fn path_statuses(&self, links: &Links) -> Vec<PathStatus> {
         let paths = self.paths.iter().enumerate();
@@ -447,6 +486,10 @@ impl Peer {
     fn path_status(&self, links: &Links, id: PathId, path: &PeerPath) -> PathStatus {
         let stats = self.tunnel.path_stats(id).unwrap_or_default();
         let outer = links.outer_counters(path.link);
+        let now = self.tunnel.now();
+        let is_new = |at: Instant| now.since(at) < SENDS_FOR;
+        let full = path.peer_sends.full.filter(|(_, at)| is_new(*at));
+        let said = path.peer_sends.last.filter(|(_, at)| is_new(*at));
         let state = match self.tunnel.path_state(id) {
             Some(PathState::Up) if self.tunnel.is_leaving(id) => "leaving",
             Some(PathState::Up) => "up",
@@ -467,11 +510,10 @@ impl Peer {
             rtt_min_ms: millis(stats.snapshot.min_rtt),
             owd_relative_ms: millis(stats.owd_relative),
             rate_mbit: mbit(stats.snapshot.rate),
-            full_mbit: self.tunnel.full_rate(id, FULL_RATE_FOR).map(mbit),
-            peer_full_mbit: path
-                .peer_full
-                .filter(|(_, at)| self.tunnel.now().since(*at) < FULL_RATE_FOR)
-                .map(|(rate, _)| mbit(rate)),
+            full_mbit: self.tunnel.full_rate(id, SENDS_FOR).map(mbit),
+            peer_full_mbit: full.map(|(rate, _)| mbit(rate)),
+            peer_mtu: said.map(|(sends, _)| usize::from(sends.mtu)),
+            peer_loss: said.map(|(sends, _)| f64::from(sends.lost) / f64::from(u16::MAX)),
             loss: stats.loss,
             loss_burst: stats.loss_burst,
             cwnd: stats.snapshot.cwnd,
@@ -525,6 +567,26 @@ mod tests {
     }
 
     #[test]
+    fn reasons_have_the_names_of_uplinks() {
+        let mut peer = peer();
+        for (id, name) in [(1, "wlan0"), (11, "path 1")] {
+            let path = PeerPath {
+                link: LinkId::Tls(StreamId(id)),
+                generation: 1,
+                name: name.into(),
+                config: PathConfig::default(),
+                congestion: CongestionControl::default(),
+                peer_sends: PeerSends::default(),
+            };
+            #[expect(clippy::cast_possible_truncation, reason = "two numbers")]
+            peer.set_path(Instant::ZERO, PathId(id as u8), path);
+        }
+        let reason = "2 on path 1, 1 on path 11; path 3 not used: 90 ms later; the path that is first, path 999";
+        let expected = "2 on wlan0, 1 on path 1; path 3 not used: 90 ms later; the path that is first, path 999";
+        assert_eq!(peer.with_names(reason), expected);
+    }
+
+    #[test]
     fn only_a_new_connection_begins_its_numbers_at_zero() {
         let (now, id) = (Instant::from_millis(1_000), PathId(0));
         for (carriers, asked) in [([1, 2, 1], 0), ([1, 2, 3], 500)] {
@@ -546,7 +608,7 @@ mod tests {
                     name: "up0".into(),
                     config: PathConfig::default(),
                     congestion: CongestionControl::default(),
-                    peer_full: None,
+                    peer_sends: PeerSends::default(),
                 };
                 peer.set_path(now, id, carrier);
                 if generation == 1 {

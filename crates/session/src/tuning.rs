@@ -62,7 +62,10 @@ pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a replaced link is still read, for what is under way on it. Longer: more late packets
 /// arrive, links stay open.
 pub(crate) const DRAIN: Duration = Duration::from_secs(2);
-/// How often the peer is told what full paths carry. Less often: fewer bytes on full paths, people see it later.
-pub(crate) const FULL_RATES_INTERVAL: Duration = Duration::from_secs(2);
-/// How long what a full path carries is known after the path was last full. Longer: known between two loads, older.
-pub(crate) const FULL_RATE_FOR: Duration = Duration::from_secs(60);
+/// How often the peer is told how busy paths fare. Less often: fewer bytes, people see it later.
+pub(crate) const SENDS_INTERVAL: Duration = Duration::from_secs(2);
+/// Datagrams of a path in that time from which the path counts as busy: more than probes. More: less is known of paths
+/// that carry little.
+pub(crate) const SENDS_DATAGRAMS: u64 = 10;
+/// How long is known how a path fared. Longer: known between two loads, older.
+pub(crate) const SENDS_FOR: Duration = Duration::from_secs(60);

@@ -123,7 +123,7 @@ fn a_rate_bounds_a_site_in_both_directions_and_no_other_site() {
 }
 
 #[test]
-fn each_end_knows_what_full_paths_carry_in_both_directions() {
+fn each_end_knows_how_paths_fare_in_both_directions() {
     let mut world = connected();
     let known = |world: &World| {
         let paths = world.paths(0);
@@ -147,8 +147,29 @@ fn each_end_knows_what_full_paths_carry_in_both_directions() {
     let (fast, slow) = (fast.1.expect("full"), slow.1.expect("full"));
     assert!((0.3..=0.5).contains(&slow), "{slow} Mbit/s of 0.5");
     assert!((6.0..=8.0).contains(&fast), "{fast} Mbit/s of 8");
+    let said = world.paths(0);
+    let mtu = said[0].mtu;
+    assert_eq!(
+        (said[0].peer_mtu, said[0].peer_loss),
+        (Some(mtu), Some(0.0))
+    );
+    // Only what the hub sends is lost.
+    let worse = Change {
+        loss: Some(LossModel::Bernoulli(0.1)),
+        ..Change::default()
+    };
+    world.change_link(0, 0, Selector::One(Side::Down), &worse);
+    for number in 0..4_000 {
+        world.send_down(0, 100_000 + 4 * number, 4);
+        world.run(ms(5));
+    }
+    let said = &world.paths(0)[0];
+    assert_eq!(said.loss, 0.0, "what the site sends arrives");
+    let lost = said.peer_loss.expect("told");
+    assert!((0.07..=0.13).contains(&lost), "{lost} of 0.1");
     world.run(SECOND * 65);
     assert_eq!(known(&world), [(None, None); 2], "that was a minute ago");
+    assert_eq!(world.paths(0)[0].peer_loss, None);
 }
 
 #[test]

@@ -80,6 +80,17 @@ pub struct Welcome {
     pub block: Option<PortBlock>,
 }
 
+/// How a path fares for who sends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathSends {
+    /// What the path carries when it is full, kbit/s; 0 if it was not since the last message.
+    pub full_kbit: u32,
+    /// Largest UDP payload, bytes; 0 over TCP.
+    pub mtu: u16,
+    /// Share of datagrams lost lately, in 1/65,535.
+    pub lost: u16,
+}
+
 /// A message between gateways.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
@@ -139,12 +150,9 @@ pub enum Control {
         /// From a hub: sites shall leave it. Earlier versions do not say that.
         drained: bool,
     },
-    /// For people: what the path of this connection carries towards the receiver when the path is full. Sent now and
-    /// then while the path is full. Programs before 2026-11-29 neither send nor know it.
-    FullRate {
-        /// kbit/s.
-        kbit: u32,
-    },
+    /// For people: how the sender fares on the path of this connection. Sent now and then while the path carries
+    /// traffic. Programs before 2026-11-29 neither send nor know it.
+    PathSends(PathSends),
 }
 
 const HELLO: u8 = 1;
@@ -158,7 +166,7 @@ const ENROL: u8 = 8;
 const ENROLLED: u8 = 9;
 const HUB_KEY: u8 = 10;
 const CLAIM: u8 = 11;
-const FULL_RATE: u8 = 12;
+const PATH_SENDS: u8 = 12;
 
 /// Tells claims from other signatures of a site's key: those of TLS begin with spaces (RFC 8446 §4.4.3).
 const CLAIMED: &[u8] = b"ropewalk claim of a serving hub";
@@ -200,10 +208,7 @@ impl Control {
                 out.push(HUB_KEY);
                 out.extend_from_slice(key);
             }
-            Self::FullRate { kbit } => {
-                out.push(FULL_RATE);
-                out.extend_from_slice(&kbit.to_be_bytes());
-            }
+            Self::PathSends(sends) => sends.emit(out),
             Self::Claim { claim, drained } => {
                 out.push(CLAIM);
                 claim.emit(out);
@@ -241,8 +246,25 @@ impl Control {
                 claim: Claim::parse(&mut r)?,
                 drained: r.u8().is_ok_and(|marks| marks & DRAINED > 0),
             },
-            FULL_RATE => Self::FullRate { kbit: r.u32()? },
+            PATH_SENDS => Self::PathSends(PathSends::parse(&mut r)?),
             _ => return Err(WireError::UnknownKind),
+        })
+    }
+}
+
+impl PathSends {
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.push(PATH_SENDS);
+        out.extend_from_slice(&self.full_kbit.to_be_bytes());
+        out.extend_from_slice(&self.mtu.to_be_bytes());
+        out.extend_from_slice(&self.lost.to_be_bytes());
+    }
+
+    fn parse(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            full_kbit: r.u32()?,
+            mtu: r.u16()?,
+            lost: r.u16()?,
         })
     }
 }

@@ -15,7 +15,7 @@ mod report;
 mod version;
 
 pub use coded::{CODED_SEEDS, CodedHeader, Part};
-pub use control::{Claim, Control, Hello, REASON_MAX, Welcome};
+pub use control::{Claim, Control, Hello, PathSends, REASON_MAX, Welcome};
 pub use deadline_nack::{DEADLINE_NACKS_MAX, DeadlineNack};
 pub use headers::{HEADER_NOTICES_MAX, HeaderNotice, Headers};
 pub use nack::{NACK_RUNS_MAX, NackRun};

@@ -259,7 +259,11 @@ fn messages_between_gateways_round_trip() {
         Control::HubKey { key: [7; 32] },
         claim(false),
         claim(true),
-        Control::FullRate { kbit: 16_000 },
+        Control::PathSends(PathSends {
+            full_kbit: 16_000,
+            mtu: 1_472,
+            lost: u16::MAX,
+        }),
         Control::Enrolled {
             refused: String::new(),
         },

@@ -58,6 +58,14 @@ fn each_state_of_a_working_uplink_has_its_words() {
         About::Lossy,
         "lost 8 % for 20 s: repaired; carries 30 %",
     );
+    // What the hub sends is lost, which only the hub knows.
+    let from_there = PathStatus {
+        loss: 0.01,
+        peer_loss: Some(0.2),
+        ..path()
+    };
+    let text = "lost 20 % for 20 s: repaired; carries 30 %";
+    first(from_there, past, About::Lossy, text);
     let tls = PathStatus {
         transport: "tls".to_owned(),
         ..path()
@@ -74,16 +82,23 @@ fn each_state_of_a_working_uplink_has_its_words() {
         mtu: 1_252,
         ..path()
     };
-    first(
-        small,
-        Lately {
-            share: 0.0,
-            small_s: 10.0,
-            ..lately()
-        },
-        About::SmallPackets,
-        "packets above 1,280 bytes do not pass",
-    );
+    let past = Lately {
+        share: 0.0,
+        small_s: 10.0,
+        ..lately()
+    };
+    let text = "packets above 1,280 bytes do not pass";
+    first(small, past, About::SmallPackets, text);
+    let from_there = PathStatus {
+        peer_mtu: Some(1_252),
+        ..path()
+    };
+    first(from_there, past, About::SmallPackets, text);
+    let over_tcp_there = PathStatus {
+        peer_mtu: Some(0),
+        ..path()
+    };
+    first(over_tcp_there, past, About::Fine, "works; idle");
 }
 
 #[test]
@@ -367,7 +382,7 @@ fn a_queue_is_told_when_it_stands_and_a_far_hub_is_none() {
         ..path()
     };
     let stands = |bits, bloated_s| Lately {
-        bits,
+        bloated_bits: bits,
         bloated_s,
         bloated_ms: 900.0,
         rtt_least_ms: 40.0,

@@ -420,12 +420,12 @@ fn path_table(tunnel: &TunnelStatus, style: Style, indent: &str) -> String {
         };
         let carries = matches!(path.state.as_str(), "up" | "suspect" | "leaving");
         let loss = if carries {
-            format!("{:.1}", path.loss * 100.0)
+            format!("{:.1}", path.worse_loss() * 100.0)
         } else {
             // Nothing is sent that could be lost.
             "-".to_owned()
         };
-        let lossy = (carries && path.loss >= LOSS_NOTABLE).then_some(Colour::Yellow);
+        let lossy = (carries && path.worse_loss() >= LOSS_NOTABLE).then_some(Colour::Yellow);
         table.row(vec![
             (uplink_name(path), None),
             (path.state.clone(), Some(colour)),

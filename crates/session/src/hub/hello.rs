@@ -224,7 +224,7 @@ impl Hub {
                         name,
                         config,
                         congestion,
-                        peer_full: None,
+                        peer_sends: Default::default(),
                     },
                 );
             }

@@ -585,7 +585,7 @@ impl Hub {
                 links.queue_control(link, &Control::Release { name });
             }
             Control::HubKey { key } => self.on_key_known(index, PublicKey::from_bytes(key)),
-            Control::FullRate { kbit } => site.peer.on_full_rate(now, link, kbit),
+            Control::PathSends(sends) => site.peer.on_sends(now, link, sends),
             Control::Hello(_)
             | Control::Welcome(_)
             | Control::Claim { .. }

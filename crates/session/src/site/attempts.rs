@@ -330,7 +330,7 @@ impl Site {
             name: path.uplink.name.clone(),
             config: path.config(),
             congestion: path.uplink.congestion.unwrap_or(default_congestion),
-            peer_full: None,
+            peer_sends: Default::default(),
         };
         tracing::info!(
             uplink = carrier.name,

@@ -928,7 +928,7 @@ impl Site {
                 name: path.uplink.name.clone(),
                 config: path.config(),
                 congestion: path.uplink.congestion.unwrap_or(congestion),
-                peer_full: None,
+                peer_sends: Default::default(),
             };
             self.peer.set_path(now, id, carrier);
         }

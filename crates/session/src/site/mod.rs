@@ -234,7 +234,7 @@ impl Site {
             Control::HubKey { key } => {
                 self.on_hub_key(now, links, link, PublicKey::from_bytes(key))
             }
-            Control::FullRate { kbit } => self.peer.on_full_rate(now, link, kbit),
+            Control::PathSends(sends) => self.peer.on_sends(now, link, sends),
             Control::Hello(_)
             | Control::PathGone { .. }
             | Control::Scheduler { .. }

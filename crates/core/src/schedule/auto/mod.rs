@@ -174,17 +174,15 @@ impl Policy for Auto {
         let recent = |(_, at): &(u16, Instant)| now.since(*at) < STRIPER_FOR;
         let poor = self.poor.filter(recent);
         let poor = poor.map(|(flow, _)| {
-            format!("flow {flow} not striped: it brought too little over paths that differ or lose")
+            format!(
+                "flow {flow} keeps to one path: several brought it too little, as they differ or lose packets"
+            )
         });
-        let striped = match self.striper {
-            Some(striper) if recent(&striper) => {
-                format!("flow {} striped over several paths", striper.0)
-            }
-            _ => "no flow striped".into(),
-        };
+        let striper = self.striper.filter(recent);
+        let striped = striper.map(|(flow, _)| format!("flow {flow} uses several paths at once"));
         [
             Some(self.pinned_paths.describe()),
-            Some(striped),
+            striped,
             poor,
             self.trust.describe(),
         ]

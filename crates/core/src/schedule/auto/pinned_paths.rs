@@ -178,7 +178,7 @@ impl PinnedPaths {
         flows * sender_rate(mixed, pinned_path.srtt.max(path.srtt)) >= a + b
     }
 
-    /// Where the backlogged flows are, in words.
+    /// Where the flows are that have packets waiting, in words.
     pub(super) fn describe(&self) -> String {
         let pinned_paths: Vec<String> = self
             .residents
@@ -188,12 +188,10 @@ impl PinnedPaths {
             .map(|(path, count)| format!("{count} on path {path}"))
             .collect();
         if pinned_paths.is_empty() {
-            "no flow backlogged: each packet by the path that delivers it first".into()
+            "no flow has packets that wait: each packet takes the path that delivers it first"
+                .into()
         } else {
-            format!(
-                "backlogged flows on its pinned path: {}",
-                pinned_paths.join(", ")
-            )
+            format!("flows with packets that wait: {}", pinned_paths.join(", "))
         }
     }
 }

@@ -373,7 +373,8 @@ fn striping_pauses_after_the_exit_reports_stalls() {
         Decision::WaitFlow(_)
     ));
     assert!(
-        auto.reason().contains("striping paused 1 times"),
+        auto.reason()
+            .contains("several paths for one flow paused 1 times"),
         "{}",
         auto.reason()
     );

@@ -233,7 +233,7 @@ impl Trust {
         }
         if self.pauses > 0 {
             parts.push(format!(
-                "striping paused {} times because it stalled",
+                "several paths for one flow paused {} times, as packets came too late",
                 self.pauses
             ));
         }
