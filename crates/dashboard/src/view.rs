@@ -220,13 +220,14 @@ fn of_tunnel(tunnel: TunnelStatus) -> Tunnel {
 }
 
 fn of_path(path: PathStatus) -> Uplink {
+    let loss = path.worse_loss();
     Uplink {
         name: path.uplink,
         state: path.state,
         via: path.transport,
-        loss: path.worse_loss(),
         words: path.words,
         rtt_ms: path.rtt_ms,
+        loss,
         full_mbit: path.full_mbit,
         hub_full_mbit: path.peer_full_mbit,
         sent_bytes: path.tx_bytes,
