@@ -283,7 +283,8 @@ class FakeGateway:
             one = {"peer": "hub", "reason": "", "receive": "auto", "send": "auto"}
             return {"available": schedulers, "tunnels": [one]}
         assert path.startswith("/v1/history"), path
-        return self.history(1 if "last=1" in path else 300)
+        last = path.partition("last=")[2]
+        return self.history(int(last or 300))
 
     def history(self, count: int) -> dict[str, Any]:
         end = int(time.time())

@@ -145,6 +145,26 @@ def test_a_site_shows_its_uplinks_charts_and_words_and_breaks_no_rule(place: Pla
     assert browser.complaints() == []
 
 
+def test_charts_have_no_gap_where_messages_come_later_than_points(place: Place) -> None:
+    prompt = place.gateway.status
+
+    def slow() -> dict[str, Any]:
+        time.sleep(0.4)
+        return prompt()
+
+    place.gateway.status = slow
+    place.start()
+    browser = place.browser
+    browser.until("document.querySelectorAll('canvas').length === 4")
+    time.sleep(8)
+    browser.value("document.querySelector('details').open = true")
+    cells = browser.until(
+        "((all) => all.length > 500 && all.filter((c) => c.textContent === '–').length + 1)"
+        "([...document.querySelectorAll('details[open] td')])"
+    )
+    assert cells - 1 == 0
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("role", ["site", "hub", "balance"])

@@ -178,6 +178,21 @@ class Served:
         return headers["set-cookie"].split(";")[0]
 
 
+def test_a_second_without_a_look_is_no_gap_and_a_long_silence_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = told(balancing(tmp_path))
+    looks = server.Looks(lambda _: report)
+    for now in (100.9, 102.0, 103.1, 120.0):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        message = json.loads(looks.message().partition(b"data: ")[2])
+    known = [rtt is not None for rtt in message["points"]["uplinks"][0]["rtt_ms"]]
+    assert known == [False] * (server.NEWEST - 1) + [True]
+    known = [rtt is not None for rtt in looks.history()["uplinks"][0]["rtt_ms"]][-21:]
+    assert known == [True] * 4 + [False] * 16 + [True]
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     made = Served(told(balancing(tmp_path)))

@@ -60,8 +60,8 @@ async function fetchHistory() {
   charts.forEach((chart) => chart.show(history));
 }
 
-async function follow(point) {
-  if (history && range === "minutes" && append(history, point)) {
+async function follow(points) {
+  if (history && range === "minutes" && append(history, points)) {
     charts.forEach((chart) => chart.show(history));
   } else if (Date.now() - fetched > (range === "minutes" ? 1000 : 10000)) {
     await fetchHistory();
@@ -81,7 +81,7 @@ function onView(view) {
   showWords(byId("words"), view.words, "li");
   say(byId("state"), main.show(view));
   happened.look();
-  follow(view.point);
+  follow(view.points);
 }
 
 function onGone(why) { say(byId("state"), `No news: ${why}. The page goes on trying.`); }

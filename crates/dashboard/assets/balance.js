@@ -28,7 +28,7 @@ export class Balance {
   show(view) {
     const { balance } = view;
     if (!balance) return "The gateway starts.";
-    const names = view.point.uplinks.map((uplink) => uplink.name);
+    const names = view.points.uplinks.map((uplink) => uplink.name);
     keyed(this.cards, balance.uplinks, (uplink) => uplink.name, card, (made, uplink) => update(made, uplink, names));
     say(this.mode, `mode ${balance.mode}`);
     say(this.affinity, balance.affinity_s ? `a client keeps its uplink to a site for ${duration(balance.affinity_s)}` : "none: each flow may take another uplink");

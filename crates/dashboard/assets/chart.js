@@ -118,20 +118,20 @@ export class Chart {
   }
 }
 
-/** Puts the newest point behind a history of the same step. */
-export function append(history, point) {
-  if (point.step_s !== history.step_s || !point.offered.length) return false;
-  const steps = (point.end_s - history.end_s) / history.step_s;
-  const same = point.uplinks.length === history.uplinks.length && point.uplinks.every((uplink, at) => uplink.name === history.uplinks[at].name);
-  if (!same || steps < 0 || steps > 5) return false;
+/** Puts the newest points into a history of the same step; whether they reach far enough back. */
+export function append(history, newest) {
+  const count = newest.offered.length;
+  if (newest.step_s !== history.step_s || !count) return false;
+  const steps = (newest.end_s - history.end_s) / history.step_s;
+  const same = newest.uplinks.length === history.uplinks.length && newest.uplinks.every((uplink, at) => uplink.name === history.uplinks[at].name);
+  if (!same || steps < 0 || steps > count) return false;
   const lists = (of) => [of.offered, of.up, ...of.uplinks.flatMap((uplink) => [uplink.sent, uplink.received, uplink.rtt_ms, uplink.loss])];
-  const newest = lists(point);
+  const more = lists(newest);
   lists(history).forEach((list, at) => {
-    if (steps === 0) list.pop();
-    for (let step = 1; step < steps; step += 1) list.push(null);
-    list.push(newest[at][0]);
-    while (list.length > 300) list.shift();
+    // Those that are known already may have been means of a part of their time.
+    list.splice(Math.max(0, list.length - (count - steps)), list.length, ...more[at]);
+    list.splice(0, list.length - 300);
   });
-  history.end_s = point.end_s;
+  history.end_s = newest.end_s;
   return true;
 }

@@ -21,8 +21,8 @@ export class Sdn {
   }
 
   /** Shows a view; the sentence about the whole. */
-  show({ sdn, point }) {
-    const names = point.uplinks.map((uplink) => uplink.name);
+  show({ sdn, points }) {
+    const names = points.uplinks.map((uplink) => uplink.name);
     say(this.title, sdn.title);
     keyed(this.cards, sdn.cards, (one) => one.name, card, ({ parts }, one) => {
       const place = names.indexOf(one.name);

@@ -43,7 +43,7 @@ export class Site {
   show(view) {
     const { tunnel } = view;
     if (!tunnel) return "The gateway starts.";
-    const names = view.point.uplinks.map((uplink) => uplink.name);
+    const names = view.points.uplinks.map((uplink) => uplink.name);
     keyed(this.cards, tunnel.uplinks, (uplink) => uplink.name, (uplink) => this.card(uplink.name), (card, uplink) => this.update(card, uplink, names));
     this.uplinks = tunnel.uplinks;
     say(this.scheduler, tunnel.send === tunnel.receive ? tunnel.send : `${tunnel.send} sending, ${tunnel.receive} receiving`);

@@ -21,6 +21,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The same of a gateway with more tunnels than [`FEW`].
 const INTERVAL_MANY: Duration = Duration::from_secs(5);
 const FEW: usize = 50;
+/// The newest points in each message: the time between messages is a little longer than a second, and a message may be
+/// missed. More: longer messages. Fewer: pages ask for all points more often.
+const POINTS: usize = 10;
 /// Messages that may wait for a window. More: memory.
 const WAITING_MAX: usize = 2;
 
@@ -97,7 +100,8 @@ async fn poll(live: Weak<Live>, gateway: Gateway) {
 /// What is to be shown, and of how many tunnels.
 async fn look(gateway: &Gateway) -> Result<(String, usize), String> {
     let status: Status = get(gateway, "/v1/status").await?;
-    let newest: History = get(gateway, "/v1/history?range=minutes&last=1").await?;
+    let path = format!("/v1/history?range=minutes&last={POINTS}");
+    let newest: History = get(gateway, &path).await?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now_s = now.unwrap_or_default().as_secs();
     let tunnels = status.tunnels.len();

@@ -29,8 +29,8 @@ pub struct View {
     pub words: Vec<Words>,
     /// The kill switch of a site.
     pub kill_switch: Option<KillSwitchStatus>,
-    /// The newest point of the charts.
-    pub point: History,
+    /// The newest points of the charts.
+    pub points: History,
     /// The tunnel of a site, with its uplinks.
     pub tunnel: Option<Tunnel>,
     /// The sites of a hub or relay.
@@ -158,7 +158,7 @@ pub struct Site {
 
 /// What is to be shown of a status.
 #[must_use]
-pub fn of(status: Status, point: History, now_s: u64) -> View {
+pub fn of(status: Status, points: History, now_s: u64) -> View {
     let is_site = status.role == "site";
     let mut tunnels = status.tunnels;
     let tunnel = (is_site && !tunnels.is_empty()).then(|| of_tunnel(tunnels.swap_remove(0)));
@@ -172,7 +172,7 @@ pub fn of(status: Status, point: History, now_s: u64) -> View {
         now_s,
         words: status.words,
         kill_switch: status.kill_switch,
-        point,
+        points,
         tunnel,
         sites: sites.into_iter().map(of_site).collect(),
         balance: status.balance.map(of_balance),

@@ -61,6 +61,8 @@ impl FromStr for Range {
 const POINTS: [usize; 3] = [300, 360, 288];
 /// Seconds between points of [`Range::Hour`] and `Day`.
 const STEPS: [u32; 2] = [10, 300];
+/// Samples that may be missing in a row until points are a gap. More: an engine that hangs shows later.
+const LATE_STEPS: u64 = 5;
 /// What stands for all sites of a hub.
 const ALL_SITES: &str = "all sites";
 
@@ -163,8 +165,14 @@ impl History {
             && now_ms > last.at_ms
         {
             let point = self.point(&last, &counted, status);
+            let late_ms = LATE_STEPS * 1_000 * u64::from(self.rings[0].step_s());
+            let since_s = if now_ms - last.at_ms <= late_ms {
+                last.at_ms / 1_000
+            } else {
+                now_s
+            };
             for ring in &mut self.rings {
-                ring.push(now_s, &point);
+                ring.push(since_s, now_s, &point);
             }
         }
         self.last = Some(counted);

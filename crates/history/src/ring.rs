@@ -92,8 +92,12 @@ impl Ring {
         }
     }
 
-    /// Takes a sample. Steps of the loop: the length of the ring at most.
-    pub fn push(&mut self, now_s: u64, sample: &Point) {
+    pub const fn step_s(&self) -> u32 {
+        self.step_s
+    }
+
+    /// Takes a sample that covers the time since `since_s`. Steps of the loop: the length of the ring at most.
+    pub fn push(&mut self, since_s: u64, now_s: u64, sample: &Point) {
         let slot = now_s / u64::from(self.step_s);
         if slot < self.newest {
             // The clock was set back: the slot of now begins again, too.
@@ -112,14 +116,15 @@ impl Ring {
             return;
         }
         if slot > self.newest && !self.points.is_empty() {
-            let gap = (slot - self.newest - 1).min(self.length as u64);
-            // Timers are late by a little: one sample that is missing is no gap.
-            let filler = match self.points.back() {
-                Some(last) if gap == 1 => last.clone(),
-                _ => Point::unknown(),
-            };
-            for _ in 0..gap {
-                self.append(filler.clone());
+            // A sample that is late is the mean of all its time: the steps without one of their own are no gap.
+            let covered = since_s / u64::from(self.step_s);
+            let first = (self.newest + 1).max(slot.saturating_sub(self.length as u64));
+            for missing in first..slot {
+                self.append(if missing > covered {
+                    sample.clone()
+                } else {
+                    Point::unknown()
+                });
             }
         }
         self.newest = slot;

@@ -60,6 +60,28 @@ fn points_are_rates_and_means_at_equal_distances() {
 }
 
 #[test]
+fn a_sample_that_is_late_leaves_no_gap_and_an_engine_that_hangs_does() {
+    let mut history = History::new(Kind::Site, 1);
+    // Each sample is a little later than a second after the one before; one is late by 4 s, one by 6.
+    let mut now = START;
+    for step in 0..100_u64 {
+        let bytes = (now - START) * 125;
+        history.sample(now, &site(bytes, &["eth0"]));
+        now += match step {
+            30 => 5_000,
+            80 => 7_000,
+            _ => 1_030,
+        };
+    }
+    let points = history.points(Range::Minutes, usize::MAX);
+    for (rates, rate) in [(&points.uplinks[0].sent, 1e6), (&points.offered, 1e6)] {
+        let known = rates.iter().flatten();
+        assert!(known.clone().all(|known| *known == rate), "{rates:?}");
+        assert_eq!(rates.len() - known.count(), 6, "{rates:?}");
+    }
+}
+
+#[test]
 fn what_waits_and_what_is_dropped_was_asked_for() {
     let mut history = History::new(Kind::Site, 1);
     history.sample(START, &site(0, &["eth0"]));

@@ -131,8 +131,8 @@ fn words(uplink: &Uplink) -> (Weight, String) {
 
 fn row(app: &App, uplink: &Uplink) -> Vec<(String, Style)> {
     let (weight, text) = words(uplink);
-    let point = app.view.as_ref().map(|view| &view.point);
-    let newest = point.and_then(|p| p.uplinks.iter().find(|u| u.name == uplink.name));
+    let points = app.view.as_ref().map(|view| &view.points);
+    let newest = points.and_then(|p| p.uplinks.iter().find(|u| u.name == uplink.name));
     let rate = |list: Option<&Vec<Option<f32>>>| {
         figures::rate(list.and_then(|list| list.last().copied().flatten().map(f64::from)))
     };

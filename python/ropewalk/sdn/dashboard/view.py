@@ -11,8 +11,8 @@ NOTHING = "–"
 Facts = list[tuple[str, str]]
 
 
-def of(report: dict[str, Any], version: str, now_s: int, point: dict[str, Any]) -> dict[str, Any]:
-    """One message to the page; `point` is the newest point of its charts."""
+def of(report: dict[str, Any], version: str, now_s: int, points: dict[str, Any]) -> dict[str, Any]:
+    """One message to the page; `points` are the newest points of its charts."""
     roams = report["mode"] == "roam"
     return {
         "role": "sdn",
@@ -22,7 +22,7 @@ def of(report: dict[str, Any], version: str, now_s: int, point: dict[str, Any]) 
         "uptime_s": report["uptime_s"],
         "now_s": now_s,
         "words": [] if roams else _whole(report),
-        "point": point,
+        "points": points,
         "sdn": _roaming(report) if roams else _bridge(report),
     }
 
