@@ -111,7 +111,8 @@ def test_a_site_shows_its_uplinks_charts_and_words_and_breaks_no_rule(place: Pla
     place.start()
     browser = place.browser
     browser.until(
-        "document.getElementById('state').textContent.startsWith('The tunnel is up: 2 of 2')"
+        "document.getElementById('state').textContent === "
+        "'The tunnel is up: 2 of 2 uplinks work, 1 of them has trouble.'"
     )
     text = browser.until(
         "document.querySelectorAll('canvas').length === 4 && document.body.innerText"

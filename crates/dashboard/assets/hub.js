@@ -1,6 +1,6 @@
 // A hub: its sites, whom to invite, whom to shut out.
 
-import { act, bytes, copyButton, dialog, el, keyed, rate, say, SIGNS } from "./page.js";
+import { act, bytes, copyButton, dialog, el, keyed, rate, say, trouble, SIGNS } from "./page.js";
 import { post } from "./server.js";
 
 const ROWS = 100;
@@ -56,8 +56,18 @@ export class Hub {
     }
     this.sites = view.sites;
     this.list();
-    const up = view.sites.filter((site) => site.up).length;
-    return `${up} of ${view.sites.length} sites are connected.`;
+    const up = view.sites.filter((site) => site.up);
+    return `${up.length} of ${view.sites.length} sites are connected${trouble(up.filter((site) => site.words.length).length)}.`;
+  }
+
+  /** There is no news since then. */
+  forget(since) {
+    this.since = since;
+    for (const row of this.body.rows) {
+      row.cells[1].className = "unknown";
+      say(row.cells[1], `${SIGNS.unknown} not known since ${since}`);
+      for (const at of [2, 3, 4]) say(row.cells[at], "–");
+    }
   }
 
   list() {

@@ -82,7 +82,16 @@ export function duration(seconds) {
 }
 
 /** Words with a sign beside the colour. */
-export const SIGNS = { good: "✓", worse: "!", bad: "✗" };
+export const SIGNS = { good: "✓", worse: "!", bad: "✗", unknown: "?" };
+
+/** What cards say while there is no news. */
+export function forgetCards(cards, since) {
+  const text = `not known since ${since}; the figures are from then`;
+  for (const card of cards.children) showWords(card.parts.words, [{ about: "unknown", weight: "unknown", text }]);
+}
+
+/** For the end of a sentence about those that work: how many of them have trouble. */
+export const trouble = (count) => (count ? `, ${count} of them ${count === 1 ? "has" : "have"} trouble` : "");
 
 /** Says what came of an action. */
 export function tell(text) { say(byId("said"), text); }

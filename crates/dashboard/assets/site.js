@@ -1,6 +1,6 @@
 // A site: its uplinks with their state in words, and why traffic goes where it goes.
 
-import { act, bytes, dialog, el, fact, keyed, millis, percent, say, showWords, swatch } from "./page.js";
+import { act, bytes, dialog, el, fact, forgetCards, keyed, millis, percent, say, showWords, swatch, trouble } from "./page.js";
 import { colour } from "./chart.js";
 import { get, post } from "./server.js";
 
@@ -52,9 +52,10 @@ export class Site {
     say(this.data, `${bytes(tunnel.sent_bytes)} sent, ${bytes(tunnel.received_bytes)} received since the start`);
     const kill = view.kill_switch;
     say(this.kill, !kill ? "not there: not everything goes through the tunnel" : kill.is_set ? `on, ${kill.refused} packets refused` : "off: traffic may leave beside the tunnel");
-    const up = tunnel.uplinks.filter((uplink) => uplink.state === "up").length;
+    const up = tunnel.uplinks.filter((uplink) => uplink.state === "up");
+    const worse = up.filter((uplink) => uplink.words.some((said) => said.weight !== "good"));
     const count = tunnel.uplinks.length;
-    return `${tunnel.up ? "The tunnel is up" : "The tunnel is down"}: ${up} of ${count} ${count === 1 ? "uplink works" : "uplinks work"}.`;
+    return `${tunnel.up ? "The tunnel is up" : "The tunnel is down"}: ${up.length} of ${count} ${count === 1 ? "uplink works" : "uplinks work"}${trouble(worse.length)}.`;
   }
 
   card(name) {
