@@ -391,11 +391,36 @@ def test_a_gateway_that_stops_is_told_and_one_that_is_back_is_shown(place: Place
     place.start()
     browser = place.browser
     browser.until("document.querySelectorAll('.card').length === 2")
+    browser.value("document.querySelector('details').open = true")
     place.gateway.end()
-    browser.until("document.getElementById('state').textContent.startsWith('No news: ')")
+    state = "document.getElementById('state').textContent"
+    browser.until(f"{state}.startsWith('The gateway does not answer since ')")
+    cards = "[...document.querySelectorAll('.card')]"
+    said = browser.value(f"{cards}.map((c) => c.innerText).join()")
+    assert said.count("? not known since ") == 2
+    assert "✓" not in said
+    assert browser.value("document.querySelectorAll('.good').length") == 0
+    assert browser.accessibility() == []
     place.socket.unlink()
     place.gateway = FakeGateway(place.socket, lambda: place.says)
     browser.until("document.getElementById('state').textContent.startsWith('The tunnel is up')")
+    said = browser.value(f"{cards}.map((c) => c.innerText).join()")
+    assert "✓ works" in said
+    assert "not known since" not in said
+
+
+def test_sites_look_well_no_longer_when_their_hub_stops(place: Place) -> None:
+    place.says = status("hub", [tunnel("boat", [path("eth0", GOOD)]), tunnel("barn", [], up=False)])
+    place.start()
+    browser = place.browser
+    state = "document.querySelector('.sites tbody').innerText"
+    browser.until(f"{state}.includes('✓ well')")
+    place.gateway.end()
+    browser.until(f"{state}.split('? not known since ').length === 3")
+    # A search shows rows anew.
+    browser.value("document.getElementById('search').dispatchEvent(new Event('input'))")
+    assert "well" not in browser.value(state)
+    assert browser.accessibility() == []
 
 
 @pytest.mark.parametrize(
@@ -443,7 +468,8 @@ def test_a_gateway_that_is_slow_to_answer_is_told_and_shown_when_it_does(place: 
     browser = place.browser
     browser.until("document.querySelectorAll('.card').length === 2")
     place.gateway.status = slow
-    browser.until("document.getElementById('state').textContent.startsWith('No news: ')", 20)
+    state = "document.getElementById('state').textContent"
+    browser.until(f"{state}.startsWith('No news of the gateway since ')", 20)
     answer.set()
     browser.until("document.getElementById('state').textContent.startsWith('The tunnel is up')")
 

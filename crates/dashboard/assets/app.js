@@ -17,6 +17,9 @@ let range = "minutes";
 let main = null;
 let admin = false;
 let fetched = 0;
+// When the last view came, milliseconds since 1970; 0 before the first.
+let seen = 0;
+let who = "gateway";
 
 function makeCharts({ role, sdn }) {
   const parent = byId("charts");
@@ -69,7 +72,10 @@ async function follow(points) {
 }
 
 function onView(view) {
+  seen = Date.now();
+  document.body.classList.remove("stale");
   if (!main) {
+    if (view.role === "sdn") who = "controller";
     if (view.sdn?.charts !== false) makeCharts(view);
     main = new (PARTS[view.role] ?? Hub)(byId("parts"), admin);
     byId("parts").append(happened.part, help(admin));
@@ -84,7 +90,16 @@ function onView(view) {
   follow(view.points);
 }
 
-function onGone(why) { say(byId("state"), `No news: ${why}. The page goes on trying.`); }
+/** There is no view: `silent` where the gateway is known not to answer. */
+function onGone(why, silent = false) {
+  if (!seen) return say(byId("state"), `No news: ${why}. The page goes on trying.`);
+  const since = clock(seen / 1000);
+  const what = silent ? `The ${who} does not answer since ${since}` : `No news of the ${who} since ${since}`;
+  say(byId("state"), `${what}: ${why}. The page goes on trying. What stands below is from then.`);
+  if (document.body.classList.contains("stale")) return;
+  document.body.classList.add("stale");
+  main.forget(since);
+}
 
 // What happened, asked for now and then.
 const happened = {

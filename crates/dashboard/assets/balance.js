@@ -1,6 +1,6 @@
 // `ropewalk balance`: how flows are spread over the uplinks, and why.
 
-import { bytes, duration, el, fact, keyed, millis, say, showWords, swatch } from "./page.js";
+import { bytes, duration, el, fact, forgetCards, keyed, millis, say, showWords, swatch } from "./page.js";
 import { colour } from "./chart.js";
 
 const COLUMNS = ["Rule", "IPv4 over", "IPv6 over", "Addresses of names"];
@@ -23,6 +23,8 @@ export class Balance {
       this.rules,
     );
   }
+
+  forget(since) { forgetCards(this.cards, since); }
 
   /** Shows a view; the sentence about the whole. */
   show(view) {

@@ -43,6 +43,7 @@ export class Hub {
   }
 
   show(view) {
+    this.since = null;
     const seconds = view.now_s - (this.before ?? view.now_s);
     for (const site of view.sites) {
       const old = this.last.get(site.name);
@@ -79,6 +80,7 @@ export class Hub {
     say(this.found, `${all.length} of ${this.sites?.length ?? 0} sites match${all.length > this.rows ? `; the first ${this.rows} are shown` : ""}.`);
     this.more.hidden = all.length <= this.rows;
     keyed(this.body, all.slice(0, this.rows), (site) => site.name, (site) => this.row(site), update);
+    if (this.since) this.forget(this.since);
   }
 
   row(site) {

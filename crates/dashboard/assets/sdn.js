@@ -1,6 +1,6 @@
 // `ropewalk-sdn`: uplinks or switches as cards, and stations. All words come with the view.
 
-import { el, fact, keyed, say, showWords, swatch } from "./page.js";
+import { el, fact, forgetCards, keyed, say, showWords, swatch } from "./page.js";
 import { colour } from "./chart.js";
 
 export class Sdn {
@@ -19,6 +19,8 @@ export class Sdn {
       this.table,
     );
   }
+
+  forget(since) { forgetCards(this.cards, since); }
 
   /** Shows a view; the sentence about the whole. */
   show({ sdn, points }) {

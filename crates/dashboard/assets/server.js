@@ -67,7 +67,7 @@ export async function post(path, body = {}, most = 0) {
   return ask(path, { method: "POST", headers, body: JSON.stringify(body) }, most);
 }
 
-/** Calls `onView` with each view, and `onGone` with the reason while there is none. Stops in a hidden window. */
+/** Calls `onView` with each view, and `onGone` with the reason while there is none, and whether the gateway is known not to answer. Stops in a hidden window. */
 export function watch(onView, onGone) {
   let source = null;
   let heard = 0;
@@ -78,7 +78,7 @@ export function watch(onView, onGone) {
     tried = Date.now();
     const on = (name, told) => source.addEventListener(name, (event) => { heard = tried = Date.now(); told(JSON.parse(event.data)); });
     on("view", onView);
-    on("gone", (message) => onGone(message.error));
+    on("gone", (message) => onGone(message.error, true));
     source.onerror = () => { heard = Date.now(); onGone(NO_ANSWER); };
   };
   const follow = () => {

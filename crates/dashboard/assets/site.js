@@ -39,6 +39,8 @@ export class Site {
     this.choice.append(el("label", { for: "scheduler" }, "Scheduler "), this.select, use);
   }
 
+  forget(since) { forgetCards(this.cards, since); }
+
   /** Shows a view; the sentence about the whole. */
   show(view) {
     const { tunnel } = view;
