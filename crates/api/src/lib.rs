@@ -35,5 +35,8 @@ pub use request::{
     Direction, KeyRequest, LEAVING_SECONDS_MAX, Marks, PathRequest, PathUse, SchedulerRequest,
 };
 pub use routes::{Answer, Method, Route};
-pub use status::{KeyRotation, KillSwitchStatus, OnwardStatus, PassedStatus, Status, WorkerStatus};
+pub use status::{
+    KeyRotation, KillSwitchStatus, LEFT_OUT_MAX, LeftOut, OnwardStatus, PassedStatus, Status,
+    WorkerStatus,
+};
 pub use tunnel::{PathStatus, TunnelStatus};

@@ -14,6 +14,9 @@ use crate::{BalanceStatus, DirectStatus, FleetStatus, PathStatus, TunnelStatus};
 pub struct Status {
     /// `site`, `hub`, `relay` or `balance`.
     pub role: String,
+    /// Name in the configuration, as its logs have it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
     /// Program version.
     pub version: String,
     /// Public key of this gateway, base64.
@@ -54,11 +57,32 @@ pub struct Status {
     pub passed: Option<PassedStatus>,
     /// One entry per peer: the hub of a site, the known sites of a hub, both of a relay.
     pub tunnels: Vec<TunnelStatus>,
+    /// Of a site: interfaces that would be uplinks but are not used, at most [`LEFT_OUT_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
     /// What is to be said of the whole gateway; empty when all is well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<Words>,
     /// Counted drops and refusals by reason, over all tunnels and the sockets.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// Most interfaces that are said to be left out. More: longer statuses.
+pub const LEFT_OUT_MAX: usize = 16;
+
+/// An interface that would be an uplink but is not used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeftOut {
+    /// Its name.
+    pub name: String,
+    /// Why, in words that go on after the name.
+    pub why: String,
+}
+
+impl std::fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.name, self.why)
+    }
 }
 
 /// What a site refuses to send beside its tunnel.

@@ -1,6 +1,7 @@
 //! The state of an uplink and of a gateway in words: the same in `ropewalk status` and in the dashboard.
 //!
-//! Pure: equal status and equal past give equal words. Names of uplinks and sites never occur in them.
+//! Pure: equal status and equal past give equal words. Names of sites never occur in them, and names
+//! of interfaces only where one is left out.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,8 @@ const QUOTA_NEARLY: f64 = 0.9;
 const SIGNAL_WEAK: f64 = 0.2;
 /// First second of 2025: a clock before is wrong.
 pub const CLOCK_MIN_S: u64 = 1_735_689_600;
+/// How long a site that starts looks for its uplinks, seconds.
+const SEARCH_S: f64 = 3.0;
 /// Share of an uplink in the traffic from which the share is told.
 const SHARE_MIN: f64 = 0.005;
 
@@ -87,6 +90,8 @@ pub enum About {
     Clock,
     /// Nothing works.
     Down,
+    /// There is no uplink.
+    NoUplink,
     /// The API is not where it is to be.
     Api,
 }
@@ -443,6 +448,24 @@ fn much_slower(tunnel: &TunnelStatus, path: &PathStatus) -> Option<String> {
     })
 }
 
+/// Which interfaces of a site are left out and why, and what makes uplinks of them.
+#[must_use]
+pub fn left_out(status: &Status) -> Option<String> {
+    if status.left_out.is_empty() {
+        return None;
+    }
+    let told: Vec<_> = status.left_out.iter().map(ToString::to_string).collect();
+    let used = status.paths().map(|path| path.uplink.as_str());
+    let out = status.left_out.iter().map(|one| one.name.as_str());
+    let all: Vec<_> = used.chain(out).map(|name| format!("{name:?}")).collect();
+    Some(format!(
+        "left out: {}; if they are uplinks, name all uplinks under [uplinks] of the configuration, such as \
+         include = [{}], and have the site read it: `systemctl reload ropewalk-site`",
+        told.join(", "),
+        all.join(", ")
+    ))
+}
+
 /// What is to be said of a whole gateway at `now_s`, seconds since 1970. Empty when all is well.
 #[must_use]
 pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
@@ -454,6 +477,12 @@ pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
     if status.role != "site" {
         said.extend(status.balance.as_ref().and_then(of_balance));
         return said;
+    }
+    if status.paths().next().is_none() && status.uptime_s >= SEARCH_S {
+        let why = left_out(status).unwrap_or_else(|| {
+            "no interface has a carrier, an address and a way to the hub".to_owned()
+        });
+        said.push(bad(About::NoUplink, format!("there is no uplink; {why}")));
     }
     for tunnel in &status.tunnels {
         if let Some(down) = tunnel.down_s {

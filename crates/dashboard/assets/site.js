@@ -15,6 +15,7 @@ export class Site {
   constructor(parent, admin) {
     this.admin = admin;
     this.cards = el("ul", { class: "cards" });
+    this.leftOut = el("p", { class: "soft" });
     const facts = el("dl", { class: "facts" });
     this.scheduler = fact(facts, "Scheduler");
     this.reason = fact(facts, "Why");
@@ -23,7 +24,7 @@ export class Site {
     this.kill = fact(facts, "Kill switch");
     this.choice = el("div", { class: "buttons" });
     parent.append(
-      el("section", { "aria-labelledby": "uplinks" }, el("h2", { id: "uplinks" }, "Uplinks"), this.cards),
+      el("section", { "aria-labelledby": "uplinks" }, el("h2", { id: "uplinks" }, "Uplinks"), this.cards, this.leftOut),
       el("section", { "aria-labelledby": "tunnel" }, el("h2", { id: "tunnel" }, "Tunnel"), facts, this.choice),
     );
     if (admin) this.offerSchedulers();
@@ -48,6 +49,7 @@ export class Site {
     const names = view.points.uplinks.map((uplink) => uplink.name);
     keyed(this.cards, tunnel.uplinks, (uplink) => uplink.name, (uplink) => this.card(uplink.name), (card, uplink) => this.update(card, uplink, names));
     this.uplinks = tunnel.uplinks;
+    say(this.leftOut, view.left_out && `Interfaces ${view.left_out}.`);
     say(this.scheduler, tunnel.send === tunnel.receive ? tunnel.send : `${tunnel.send} sending, ${tunnel.receive} receiving`);
     say(this.reason, tunnel.reason || "nothing to tell");
     say(this.protection, tunnel.protection || "costs nothing now");

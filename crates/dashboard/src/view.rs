@@ -27,6 +27,8 @@ pub struct View {
     pub now_s: u64,
     /// What is to be said of the whole gateway.
     pub words: Vec<Words>,
+    /// Which interfaces a site leaves out, why, and what helps; empty for none.
+    pub left_out: String,
     /// The kill switch of a site.
     pub kill_switch: Option<KillSwitchStatus>,
     /// The newest points of the charts.
@@ -160,6 +162,7 @@ pub struct Site {
 #[must_use]
 pub fn of(status: Status, points: History, now_s: u64) -> View {
     let is_site = status.role == "site";
+    let left_out = words::left_out(&status).unwrap_or_default();
     let mut tunnels = status.tunnels;
     let tunnel = (is_site && !tunnels.is_empty()).then(|| of_tunnel(tunnels.swap_remove(0)));
     let sites = if is_site { Vec::new() } else { tunnels };
@@ -171,6 +174,7 @@ pub fn of(status: Status, points: History, now_s: u64) -> View {
         uptime_s: status.uptime_s,
         now_s,
         words: status.words,
+        left_out,
         kill_switch: status.kill_switch,
         points,
         tunnel,

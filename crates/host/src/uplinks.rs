@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
+use ropewalk_api::{LEFT_OUT_MAX, LeftOut};
 use ropewalk_io::netlink::{Address, Interface};
 use ropewalk_types::PATHS_MAX;
 
@@ -150,15 +151,15 @@ pub fn unmatched(interfaces: &[Interface], rules: &UplinkRules) -> Vec<String> {
     unmatched.map(ToString::to_string).collect()
 }
 
-/// Interfaces that would be uplinks, did they not look like the inside of a tunnel: their names, each with why, in
-/// words. Empty when `include` says which interfaces are uplinks.
+/// Interfaces that would be uplinks, did they not look like the inside of a tunnel: the first [`LEFT_OUT_MAX`]. Empty
+/// when `include` says which interfaces are uplinks.
 #[must_use]
 pub fn left_out(
     interfaces: &[Interface],
     rules: &UplinkRules,
     tun: &str,
     hub: &[SocketAddr],
-) -> Vec<String> {
+) -> Vec<LeftOut> {
     let would_be = |interface: &&Interface| {
         let plain = Interface {
             kind: None,
@@ -170,11 +171,14 @@ pub fn left_out(
         return Vec::new();
     }
     let left_out = interfaces.iter().filter(would_be);
-    let in_words = |interface: &Interface| {
-        let kind = interface.kind.as_deref().unwrap_or_default();
-        format!("{} looks like another VPN ({kind})", interface.name)
+    let in_words = |interface: &Interface| LeftOut {
+        name: interface.name.clone(),
+        why: format!(
+            "looks like another VPN ({})",
+            interface.kind.as_deref().unwrap_or_default()
+        ),
     };
-    left_out.map(in_words).collect()
+    left_out.take(LEFT_OUT_MAX).map(in_words).collect()
 }
 
 /// What changed between two sets of uplinks, in words for the log; empty when nothing did.
@@ -407,7 +411,10 @@ mod tests {
             narrow,
         ];
         let hub: [SocketAddr; 1] = [HUB.parse().unwrap()];
-        let told = |text: &str| left_out(&all, &rules(text), "ropewalk0", &hub);
+        let told = |text: &str| -> Vec<String> {
+            let left_out = left_out(&all, &rules(text), "ropewalk0", &hub);
+            left_out.iter().map(ToString::to_string).collect()
+        };
         assert_eq!(told(""), ["wlan1 looks like another VPN (tun)"]);
         for said in [
             "exclude = [\"wlan*\"]",
@@ -417,6 +424,11 @@ mod tests {
             let text = format!("[uplinks]\n{said}");
             assert_eq!(told(&text), Vec::<String>::new(), "{said}");
         }
+        let many: Vec<_> = (0..50).map(|_| tunnel("wlan1", "tun")).collect();
+        assert_eq!(
+            left_out(&many, &rules(""), "ropewalk0", &hub).len(),
+            LEFT_OUT_MAX
+        );
     }
 
     #[test]

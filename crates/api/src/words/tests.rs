@@ -1,6 +1,7 @@
 //! Each state has its words, and each boundary two sides.
 
 use super::*;
+use crate::LeftOut;
 
 /// An uplink on which all is well.
 fn path() -> PathStatus {
@@ -445,6 +446,35 @@ fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
         words[0].text,
         "no uplink reaches the hub for 4 s; 2.0 kB held until one does"
     );
+    let none = |uptime_s| Status {
+        role: "site".to_owned(),
+        uptime_s,
+        left_out: vec![LeftOut {
+            name: "wlan1".to_owned(),
+            why: "looks like another VPN (tun)".to_owned(),
+        }],
+        ..Status::default()
+    };
+    assert!(of_gateway(&none(1.0), now).is_empty(), "it looks for them");
+    let words = of_gateway(&none(9.0), now);
+    assert_eq!(words[0].about, About::NoUplink);
+    assert_eq!(
+        words[0].text,
+        "there is no uplink; left out: wlan1 looks like another VPN (tun); if they are uplinks, name all uplinks under \
+         [uplinks] of the configuration, such as include = [\"wlan1\"], and have the site read it: `systemctl reload \
+         ropewalk-site`"
+    );
+    let bare = Status {
+        left_out: Vec::new(),
+        ..none(9.0)
+    };
+    let words = of_gateway(&bare, now);
+    assert!(words[0].text.contains("no interface has a carrier"));
+    // Whoever writes only the one that is left out loses the others.
+    let mut one = far(10.0);
+    one.left_out = none(9.0).left_out;
+    assert!(of_gateway(&one, now).is_empty(), "a VPN may be one");
+    assert!(left_out(&one).unwrap().contains("[\"wlan0\", \"wlan1\"]"));
 }
 
 #[test]

@@ -188,6 +188,11 @@ fn render(status: &Status, style: Style) -> String {
     if status.tunnels.is_empty() {
         out.push_str("no tunnels\n");
     }
+    // Where no uplink is left, the words above say so, too.
+    let left_out = words::left_out(status).filter(|_| status.paths().next().is_some());
+    if let Some(text) = left_out {
+        out.push_str(&format!("{}\n", style.paint(Colour::Dim, &text)));
+    }
     if let Some(direct) = &status.direct {
         out.push('\n');
         out.push_str(&super::balance_status::direct(direct, style));
@@ -465,7 +470,7 @@ fn uplink_name(path: &PathStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ropewalk_api::QuotaStatus;
+    use ropewalk_api::{LeftOut, QuotaStatus};
 
     #[test]
     fn status_shows_paths_with_state_marks_and_errors() {
@@ -498,6 +503,10 @@ mod tests {
                 paths: vec![path("wlan0", "up"), path("wwan0", "down")],
                 ..TunnelStatus::default()
             }],
+            left_out: vec![LeftOut {
+                name: "tap0".to_owned(),
+                why: "looks like another VPN (tun)".to_owned(),
+            }],
             drops: [("garbage".to_owned(), 3), ("none".to_owned(), 0)].into(),
             ..Status::default()
         };
@@ -512,6 +521,8 @@ mod tests {
             "12.3",
             "3.1",
             "  wwan0: timed out",
+            "\nleft out: tap0 looks like another VPN (tun); if they are uplinks, name all uplinks under [uplinks] \
+             of the configuration, such as include = [\"wlan0\", \"wwan0\", \"tap0\"]",
             "dropped: garbage 3\n",
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");

@@ -483,6 +483,7 @@ fn uplinks_found(
     let (rules, tun) = (&config.uplinks, &config.common.interface);
     let unmatched = uplinks::unmatched(interfaces, rules);
     let left_out = uplinks::left_out(interfaces, rules, tun, hub);
+    let left_out: Vec<_> = left_out.iter().map(ToString::to_string).collect();
     let names: Vec<_> = found.iter().map(|uplink| uplink.name.as_str()).collect();
     let text = match names.as_slice() {
         [] => "no interface has a carrier, an address and a way to the hub".to_owned(),

@@ -10,7 +10,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use ropewalk_api::{Happened, History as Answer, Quota, Status};
+use ropewalk_api::{Happened, History as Answer, LeftOut, Quota, Status};
 use ropewalk_config::common::Common;
 use ropewalk_history::{BYTES_MAX, History, Kind, Range};
 use ropewalk_host::files;
@@ -40,7 +40,18 @@ struct Kept {
     file: PathBuf,
     step_s: u32,
     quotas: OnceLock<Quotas>,
-    said: OnceLock<watch::Receiver<Everything>>,
+    told: OnceLock<Told>,
+    /// Of the gateway, in its configuration.
+    name: String,
+}
+
+/// What a site knows beside its engine.
+#[derive(Debug)]
+pub(super) struct Told {
+    /// By NetworkManager and ModemManager.
+    pub(super) said: watch::Receiver<Everything>,
+    /// Interfaces that are not used.
+    pub(super) left_out: watch::Receiver<Vec<LeftOut>>,
 }
 
 /// The quotas of a site's uplinks, and what happens when nothing is left of one.
@@ -63,10 +74,10 @@ impl Memory {
     /// The memory of a gateway, with what is left of earlier runs.
     pub(super) fn open(common: &Common, kind: Kind) -> Self {
         let file = format!("{}-history.json", common.role);
-        Self::at(common.state_dir.join(file), kind)
+        Self::at(common.state_dir.join(file), kind, common.name.clone())
     }
 
-    fn at(file: PathBuf, kind: Kind) -> Self {
+    fn at(file: PathBuf, kind: Kind, name: String) -> Self {
         let step_s = match kind {
             Kind::Hub => HUB_STEP_S,
             Kind::Site | Kind::Balance => UPLINKS_STEP_S,
@@ -82,7 +93,8 @@ impl Memory {
             file,
             step_s,
             quotas: OnceLock::new(),
-            said: OnceLock::new(),
+            told: OnceLock::new(),
+            name,
         })))
     }
 
@@ -108,11 +120,11 @@ impl Memory {
         }
     }
 
-    /// Adds what NetworkManager and ModemManager say to each status from now on.
-    pub(super) fn listen(&self, said: watch::Receiver<Everything>) {
+    /// Adds this to each status from now on.
+    pub(super) fn listen(&self, told: Told) {
         if let Some(kept) = &self.0 {
             // Whoever opens a memory calls this once.
-            let _ = kept.said.set(said);
+            let _ = kept.told.set(told);
         }
     }
 
@@ -130,14 +142,15 @@ impl Memory {
         }
     }
 
-    /// Adds the words to a status.
+    /// Adds to a status what the engine does not know, and the words.
     pub fn describe(&self, status: &mut Status) {
-        if let Some(said) = self.0.as_ref().and_then(|kept| kept.said.get()) {
-            managers::describe(&said.borrow(), status);
+        let Some(kept) = &self.0 else { return };
+        status.name.clone_from(&kept.name);
+        if let Some(told) = kept.told.get() {
+            managers::describe(&told.said.borrow(), status);
+            status.left_out.clone_from(&told.left_out.borrow());
         }
-        if let Some(history) = self.history() {
-            history.describe(now_ms(), status);
-        }
+        kept.history().describe(now_ms(), status);
     }
 
     /// The newest `last` points of a range.
@@ -258,7 +271,7 @@ mod tests {
             }
             Ok(())
         });
-        let memory = Memory::at(file.clone(), Kind::Site);
+        let memory = Memory::at(file.clone(), Kind::Site, "boat".to_owned());
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().unwrap().block_on(async {
             memory.follow(commands);
@@ -269,8 +282,21 @@ mod tests {
             seen.len() >= 2 && seen.iter().all(|up| *up == Some(1.0)),
             "{seen:?}"
         );
+        let mut status = Status::default();
+        let (_, said) = watch::channel(Everything::new());
+        let wlan1 = LeftOut {
+            name: "wlan1".to_owned(),
+            why: "looks like another VPN (tun)".to_owned(),
+        };
+        let (_, left_out) = watch::channel(vec![wlan1.clone()]);
+        memory.listen(Told { said, left_out });
+        memory.describe(&mut status);
+        assert_eq!(
+            (status.name.as_str(), status.left_out),
+            ("boat", vec![wlan1])
+        );
         memory.save();
-        let next = Memory::at(file.clone(), Kind::Site);
+        let next = Memory::at(file.clone(), Kind::Site, "boat".to_owned());
         assert!(!next.points(Range::Hour, 9).up.is_empty());
         let events: Vec<_> = next.events().into_iter().map(|event| event.what).collect();
         let expected = [
@@ -280,7 +306,7 @@ mod tests {
         ];
         assert_eq!(events, expected);
         std::fs::write(&file, "{\"format\":1, broken").unwrap();
-        let fresh = Memory::at(file.clone(), Kind::Site);
+        let fresh = Memory::at(file.clone(), Kind::Site, "boat".to_owned());
         assert!(fresh.points(Range::Hour, 9).up.is_empty());
         fresh.save();
         assert!(

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ipnet::IpNet;
-use ropewalk_api::{PathUse, Quota};
+use ropewalk_api::{LeftOut, PathUse, Quota};
 use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::sysctl;
 use ropewalk_session::{HubAddresses, SiteHub, SiteSettings};
@@ -27,7 +27,7 @@ use super::direct::Direct;
 use super::guard::Guard;
 use super::keys::{ChangeKey, KeyThread, SiteKeys};
 use super::managers::{self, Managers, News};
-use super::memory::{CountQuotas, Memory};
+use super::memory::{CountQuotas, Memory, Told};
 use super::names::NameServers;
 use super::ports::{self, Ports};
 use super::spare::Spares;
@@ -79,8 +79,8 @@ pub(super) struct Site {
     uplinks: Vec<Uplink>,
     /// Patterns of `include` that were told to match nothing.
     unmatched: Vec<String>,
-    /// Interfaces that were told to be left out as tunnels, each with why.
-    left_out: Vec<String>,
+    /// Interfaces that are left out as tunnels.
+    left_out: watch::Sender<Vec<LeftOut>>,
     assigned: Vec<IpNet>,
     ports: Ports,
     names: NameServers,
@@ -124,7 +124,10 @@ pub(super) async fn run(
     let common = &site.config.common;
     let memory = Memory::open(common, Kind::Site);
     memory.count_quotas(site.quotas.clone());
-    memory.listen(site.managers.said());
+    memory.listen(Told {
+        said: site.managers.said(),
+        left_out: site.left_out.subscribe(),
+    });
     let api = Api {
         commands: site.commands().0,
         pulses: site.engine.pulses(),
@@ -251,7 +254,7 @@ impl Site {
             managers: Managers::new(),
             uplinks: Vec::new(),
             unmatched: Vec::new(),
-            left_out: Vec::new(),
+            left_out: watch::Sender::default(),
             assigned: Vec::new(),
             ports: Ports::new(),
             names,
@@ -513,10 +516,14 @@ impl Site {
         let (tun, hub) = (&self.engine.tun.name, self.hub.load());
         let uplinks = select(&interfaces, &rules, tun, &hub);
         let left_out = left_out(&interfaces, &rules, tun, &hub);
-        for why in left_out.iter().filter(|why| !self.left_out.contains(*why)) {
-            tracing::info!("{why}: not used; if it is an uplink, name all uplinks in `include`");
+        for one in &left_out {
+            if !self.left_out.borrow().contains(one) {
+                tracing::info!(
+                    "{one}: not used; if it is an uplink, name all uplinks in `include`"
+                );
+            }
         }
-        self.left_out = left_out;
+        self.left_out.send_replace(left_out);
         let unmatched = unmatched(&interfaces, &rules);
         for pattern in unmatched
             .iter()
