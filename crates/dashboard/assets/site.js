@@ -103,7 +103,8 @@ export class Site {
     const place = names.indexOf(uplink.name);
     parts.swatch.style.background = place < 0 ? "none" : colour(place);
     showWords(parts.words, uplink.words);
-    const carries = ["up", "suspect", "leaving"].includes(uplink.state);
+    // What is dead or in doubt has only old figures.
+    const carries = ["up", "leaving"].includes(uplink.state);
     say(parts.rtt, carries ? millis(uplink.rtt_ms) : "–");
     say(parts.loss, carries ? percent(uplink.loss) : "–");
     say(parts.rate, carries ? fullRate(uplink) : "–");

@@ -333,7 +333,8 @@ struct Uplink<'a> {
 /// The uplinks of a site, or of `ropewalk balance`.
 fn uplinks(status: &Status) -> Vec<Uplink<'_>> {
     let of_site = status.paths().map(|path| {
-        let up = matches!(path.state.as_str(), "up" | "suspect" | "leaving");
+        // The figures of a path in doubt are old.
+        let up = matches!(path.state.as_str(), "up" | "leaving");
         Uplink {
             name: &path.uplink,
             bytes: (path.tx_bytes, path.rx_bytes),

@@ -224,6 +224,9 @@ fn words_know_the_past_of_a_path() {
         };
         assert_eq!(words(1), silent);
     }
+    let newest = history.points(Range::Minutes, 1);
+    let shown = newest.uplinks.iter().map(|uplink| uplink.rtt_ms[0]);
+    assert_eq!(shown.collect::<Vec<_>>(), [Some(20.0), None]);
     let events: Vec<_> = history
         .events()
         .into_iter()
