@@ -233,6 +233,9 @@ class FakeGateway:
         self.changes: list[tuple[str, dict[str, Any]]] = []
         self.happened: list[dict[str, Any]] = []
         self.asked = 0
+        # Of all that the charts show.
+        self.scale = 1.0
+        self.now: Callable[[], float] = time.time
         gateway = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -287,7 +290,7 @@ class FakeGateway:
         return self.history(int(last or 300))
 
     def history(self, count: int) -> dict[str, Any]:
-        end = int(time.time())
+        end = int(self.now())
         status = self.status()
         names = {
             "site": [p["uplink"] for t in status["tunnels"] for p in t["paths"]],
@@ -297,6 +300,7 @@ class FakeGateway:
         }.get(status["role"], ["all sites"])
 
         def wave(index: int, scale: float) -> list[float | None]:
+            scale *= self.scale
             return [scale * (1 + (end - at + index) % 7) for at in reversed(range(count))]
 
         uplinks = [

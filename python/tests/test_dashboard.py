@@ -146,6 +146,43 @@ def test_a_site_shows_its_uplinks_charts_and_words_and_breaks_no_rule(place: Pla
     assert browser.complaints() == []
 
 
+# Keeps what each canvas says: its texts with their left and right ends.
+WATCH_TEXTS = """
+const { clearRect, fillText } = CanvasRenderingContext2D.prototype;
+CanvasRenderingContext2D.prototype.clearRect = function (...all) {
+  this.canvas.texts = [];
+  return clearRect.apply(this, all);
+};
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  const width = this.measureText(text).width;
+  const left = x - width * ({ center: 0.5, right: 1, end: 1 }[this.textAlign] ?? 0);
+  this.canvas.texts.push({ text, left, right: left + width, space: this.canvas.width });
+  return fillText.call(this, text, x, y);
+};
+"""
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1e-3, 1.0, 1e3])
+def test_the_axes_of_charts_are_whole_and_say_each_value_once(place: Place, scale: float) -> None:
+    place.gateway.scale = scale
+    # The last time of the axis stands at its end.
+    place.gateway.now = lambda: time.time() // 60 * 60
+    browser = place.browser
+    script = browser.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH_TEXTS)
+    try:
+        place.start()
+        charts = browser.until(
+            "((all) => all.length === 4 && all.every((c) => c.texts?.length > 3) && "
+            "all.map((c) => c.texts))([...document.querySelectorAll('canvas')])"
+        )
+    finally:
+        browser.call("Page.removeScriptToEvaluateOnNewDocument", **script)
+    for texts in charts:
+        said = [text["text"] for text in texts]
+        assert len(set(said)) == len(said), said
+        assert all(t["left"] >= 0 and t["right"] <= t["space"] for t in texts), texts
+
+
 def test_charts_have_no_gap_where_messages_come_later_than_points(place: Place) -> None:
     prompt = place.gateway.status
 

@@ -1,12 +1,19 @@
 // Charts of a history, each with a legend in words and a table.
 
-import { clock, day, el, say, keyed, swatch } from "./page.js";
+import { clock, day, el, say, keyed, millis, percent, rate, swatch } from "./page.js";
 
 // Distinguishable for most people with colour blindness; names stand beside them everywhere.
 const LIGHT = ["#0b6e99", "#c06000", "#3d7a29", "#8b4fb0", "#a8324a", "#5b6b00", "#2f57c4", "#7a5230"];
 const DARK = ["#5bb8e0", "#f09a3e", "#7cc665", "#c594e6", "#f07f92", "#c0cc4a", "#8fa9ff", "#cfa37c"];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 export const colour = (index) => { const all = dark.matches ? DARK : LIGHT; return all[index % all.length]; };
+
+// Full scale of an axis at least, for each way to write values: its steps would read the same below.
+const LEAST = new Map([[rate, 1000], [millis, 1], [percent, 0.01]]);
+// Steps between ticks: those that one digit tells.
+const STEPS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** (power - 4))).flat();
+// Room for half of the last time of the axis, which stands below the end of the plot.
+const RIGHT = 44;
 
 /** What a chart shows: its title, how values read, which list of an uplink, and lines beside. */
 export class Chart {
@@ -93,8 +100,9 @@ export class Chart {
     return {
       width: Math.max(200, this.plot.clientWidth), height: 170, legend: { show: false },
       cursor: { show: false },
-      scales: { y: { range: (_, __, max) => [0, Math.max(max ?? 0, this.line ? 1000 : 1e-3) * 1.1] } },
-      axes: [{ stroke: ink, grid, space: 90, values: (_, ticks) => ticks.map(clock) }, { stroke: ink, grid, size: 92, values: (_, ticks) => ticks.map((tick) => this.format(tick)) }],
+      padding: [null, RIGHT, null, null],
+      scales: { y: { range: (_, __, max) => [0, Math.max(max ?? 0, LEAST.get(this.format)) * 1.1] } },
+      axes: [{ stroke: ink, grid, space: 90, values: (_, ticks) => ticks.map(clock) }, { stroke: ink, grid, size: 92, incrs: STEPS, values: (_, ticks) => ticks.map((tick) => this.format(tick)) }],
       series: [{}, ...series],
     };
   }
