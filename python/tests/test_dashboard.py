@@ -146,6 +146,31 @@ def test_a_site_shows_its_uplinks_charts_and_words_and_breaks_no_rule(place: Pla
     assert browser.complaints() == []
 
 
+def test_a_site_has_its_name_and_only_figures_of_now_and_says_what_is_left_out(
+    place: Place,
+) -> None:
+    silent = [words("silent", "bad", "no answer for 3 s: trying again")]
+    left_out = [{"name": "tap0", "why": "looks like another VPN (tun)"}]
+    place.says = {
+        **status("site", [tunnel("hub", [path("eth0", GOOD), path("wlan0", silent, "suspect")])]),
+        "name": "boat",
+        "left_out": left_out,
+    }
+    place.start()
+    browser = place.browser
+    browser.until("document.querySelectorAll('.card').length === 2")
+    assert browser.value("document.title") == "site boat – Ropewalk"
+    assert browser.value("document.getElementById('title').textContent") == "site boat"
+    facts = "[...document.querySelectorAll('.card')].map((c) => [...c.querySelectorAll('dd')]"
+    shown = browser.value(f"{facts}.slice(0, 3).map((d) => d.textContent).join('; '))")
+    assert shown[0].startswith("20 ms; 1.0 %; about ")
+    assert shown[1] == "–; –; –"
+    text = browser.value("document.body.innerText")
+    assert "Interfaces left out: tap0 looks like another VPN (tun); if they are uplinks" in text
+    assert 'include = ["eth0", "wlan0", "tap0"]' in text
+    assert browser.accessibility() == []
+
+
 # Keeps what each canvas says: its texts with their left and right ends.
 WATCH_TEXTS = """
 const { clearRect, fillText } = CanvasRenderingContext2D.prototype;

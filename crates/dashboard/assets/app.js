@@ -80,10 +80,12 @@ function onView(view) {
     main = new (PARTS[view.role] ?? Hub)(byId("parts"), admin);
     byId("parts").append(happened.part, help(admin));
   }
-  const title = `${view.role} ${view.addresses[0] ?? ""}`.trim();
+  // Without a name in its configuration a gateway is called as its role.
+  const named = view.name && view.name !== view.role;
+  const title = `${view.role} ${(named ? view.name : view.addresses[0]) ?? ""}`.trim();
   say(byId("title"), title);
   document.title = `${title} – Ropewalk`;
-  say(byId("facts"), `version ${view.version}, running for ${duration(view.uptime_s)}${view.interface && `, ${view.interface}`}${admin ? "" : ", for looking only"}`);
+  say(byId("facts"), `version ${view.version}, running for ${duration(view.uptime_s)}${[view.interface, ...(named ? view.addresses : [])].map((text) => text && `, ${text}`).join("")}${admin ? "" : ", for looking only"}`);
   showWords(byId("words"), view.words, "li");
   say(byId("state"), main.show(view));
   happened.look();

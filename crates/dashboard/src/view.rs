@@ -15,6 +15,8 @@ const SHARE_BYTES_MIN: u64 = 1_000_000;
 pub struct View {
     /// `site`, `hub`, `relay` or `balance`.
     pub role: String,
+    /// Name in the configuration.
+    pub name: String,
     /// Program version.
     pub version: String,
     /// Interface name.
@@ -168,6 +170,7 @@ pub fn of(status: Status, points: History, now_s: u64) -> View {
     let sites = if is_site { Vec::new() } else { tunnels };
     View {
         role: status.role,
+        name: status.name,
         version: status.version,
         interface: status.interface,
         addresses: status.addresses,
