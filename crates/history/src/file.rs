@@ -1,7 +1,6 @@
 //! The file in which points and events outlive the process: JSON with a number of its format.
 //!
-//! The minutes are not kept: they would be a gap. A file of another format, or one that breaks a bound, is
-//! refused as a whole.
+//! A file of another format, or one that breaks a bound, is refused as a whole.
 
 use ropewalk_api::{Happened, History as Answer};
 use serde::{Deserialize, Serialize};
@@ -34,6 +33,9 @@ pub enum FileError {
 #[derive(Serialize, Deserialize)]
 struct File {
     format: u32,
+    /// A version that kept no minutes left nothing.
+    #[serde(default)]
+    minutes: Answer,
     hour: Answer,
     day: Answer,
     events: Vec<Happened>,
@@ -48,10 +50,11 @@ impl History {
     /// # Errors
     /// Never in practice: the shape has no key that is no text.
     pub fn save(&self) -> Result<String, FileError> {
-        let [_, hour, day] = &self.rings;
+        let [minutes, hour, day] = &self.rings;
         let all = usize::MAX;
         Ok(serde_json::to_string(&File {
             format: FORMAT,
+            minutes: minutes.answer(&self.names, all),
             hour: hour.answer(&self.names, all),
             day: day.answer(&self.names, all),
             events: self.events(),
@@ -73,7 +76,8 @@ impl History {
             return Err(FileError::Format(head.format));
         }
         let file: File = serde_json::from_str(text)?;
-        let uplinks = || file.hour.uplinks.iter().chain(&file.day.uplinks);
+        let ranges = [&file.minutes, &file.hour, &file.day];
+        let uplinks = || ranges.iter().flat_map(|range| &range.uplinks);
         let mut names: Vec<String> = Vec::new();
         for uplink in uplinks() {
             if uplink.name.len() > NAME_MAX {
@@ -87,7 +91,7 @@ impl History {
         if names.len().max(file.used.len()) > UPLINKS_MAX || file.used.iter().any(long) {
             return Err(FileError::Bound);
         }
-        for (ring, answer) in self.rings[1..].iter_mut().zip([&file.hour, &file.day]) {
+        for (ring, answer) in self.rings.iter_mut().zip(ranges) {
             let place = |name: &String| names.iter().position(|known| known == name);
             let places = answer
                 .uplinks

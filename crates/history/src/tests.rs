@@ -135,8 +135,14 @@ fn points_outlive_a_restart_and_the_time_between_is_a_gap() {
     let text = before.save().unwrap();
     let mut after = History::new(Kind::Site, 1);
     after.restore(&text).unwrap();
-    assert_eq!(after.points(Range::Hour, 5), before.points(Range::Hour, 5));
+    for range in [Range::Minutes, Range::Hour, Range::Day] {
+        let all = |history: &History| history.points(range, usize::MAX);
+        assert_eq!(all(&after), all(&before));
+    }
     run(&mut after, end + 100_000, 20, &["wlan0", "eth0"]);
+    let minutes = after.points(Range::Minutes, usize::MAX).offered;
+    let unknown = minutes.iter().filter(|rate| rate.is_none()).count();
+    assert_eq!((minutes.len(), unknown), (300, 100));
     let hour = after.points(Range::Hour, 13);
     let wlan0 = hour
         .uplinks
@@ -151,6 +157,13 @@ fn points_outlive_a_restart_and_the_time_between_is_a_gap() {
     );
     assert!(known[0] && known[12] && !known[5], "{known:?}");
     assert!(after.events().iter().any(|event| event.what == "stopped"));
+    // A version that kept no minutes wrote a file without them.
+    let mut old: serde_json::Value = serde_json::from_str(&text).unwrap();
+    old.as_object_mut().unwrap().remove("minutes");
+    let mut after = History::new(Kind::Site, 1);
+    after.restore(&old.to_string()).unwrap();
+    assert!(after.points(Range::Minutes, 9).offered.is_empty());
+    assert_eq!(after.points(Range::Hour, 9), before.points(Range::Hour, 9));
 }
 
 #[test]

@@ -312,7 +312,7 @@ mod tests {
         assert!(
             std::fs::read_to_string(&file)
                 .unwrap()
-                .starts_with("{\"format\":1,\"hour\"")
+                .starts_with("{\"format\":1,\"minutes\"")
         );
     }
 }
