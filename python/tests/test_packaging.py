@@ -50,6 +50,7 @@ config uplink
 
 config uplink
 	option match '1'
+	option quota_gb '0.5'
 
 config class
 	option name 'queries'
@@ -64,7 +65,10 @@ CONVERTED = {
         "tcp_port": 443,
     },
     "network": {"kill_switch": False, "routes": ["10.0.0.0/8"]},
-    "uplink": [{"match": "wwan*", "metered": True, "quota_gb": 50}, {"match": "1"}],
+    "uplink": [
+        {"match": "wwan*", "metered": True, "quota_gb": 50},
+        {"match": "1", "quota_gb": 0.5},
+    ],
     "class": [{"name": "queries", "ports": ["53"], "protect": "duplicate"}],
 }
 

@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
-use super::survey::{Kind, Table, Text, Unless};
+use super::survey::{Kind, Table, Text, Unless, in_units};
 use ropewalk_types::closest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -402,6 +402,30 @@ impl<'t> Section<'t> {
             .filter(|number| range.contains(number));
         if number.is_none() {
             let what = format!("{} is out of range", integer.as_str());
+            self.problem(key, value.span(), &what, &remedy);
+        }
+        number
+    }
+
+    /// The number at `key`, also with a point, if it lies in `range`, which is in thousandths.
+    pub fn decimal(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<f64> {
+        self.note(key, |_| Kind::Decimal(range.clone()));
+        let value = self.value(key)?;
+        let [least, most] = in_units(&range);
+        let remedy = format!("write a number from {least} to {most}");
+        let item = value.get_ref();
+        let text = match (item.as_integer(), item.as_float()) {
+            (Some(integer), _) if integer.radix() == 10 => integer.as_str(),
+            (_, Some(float)) => float.as_str(),
+            _ => {
+                self.wrong_type(key, value, "a number", &remedy);
+                return None;
+            }
+        };
+        let number = text.parse().ok();
+        let number = number.filter(|number| (least..=most).contains(number));
+        if number.is_none() {
+            let what = format!("{text} is out of range");
             self.problem(key, value.span(), &what, &remedy);
         }
         number

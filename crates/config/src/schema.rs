@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::described::{self, plain};
-use crate::survey::{Key, Kind, Table, Text};
+use crate::survey::{Key, Kind, Table, Text, in_units};
 use crate::{Role, balance, hub, relay, site};
 
 /// The version of JSON Schema.
@@ -79,6 +79,10 @@ fn property(role: Role, section: &str, key: &Key) -> Value {
         Kind::Text(text) => string(text),
         Kind::Choice(choices) => from(&json!({"type": "string", "enum": choices})),
         Kind::Boolean => from(&json!({"type": "boolean"})),
+        Kind::Decimal(range) => {
+            let [least, most] = in_units(range);
+            from(&json!({"type": "number", "minimum": least, "maximum": most}))
+        }
         Kind::Integer { range, auto } => {
             let integer =
                 json!({"type": "integer", "minimum": range.start(), "maximum": range.end()});
@@ -181,6 +185,7 @@ mod tests {
                 | Kind::Choice(_)
                 | Kind::Boolean
                 | Kind::Integer { .. }
+                | Kind::Decimal(_)
                 | Kind::List { .. } => None,
             };
             found.push((section.to_owned(), key.name.to_owned(), inner.is_some()));

@@ -54,6 +54,8 @@ pub enum Kind {
         /// Whether it may also be the text `auto`.
         auto: bool,
     },
+    /// A number, also with a point. The values are in thousandths.
+    Decimal(RangeInclusive<u64>),
     /// A list of texts.
     List {
         /// The texts.
@@ -83,6 +85,12 @@ pub struct Text {
     pub example: String,
     /// A regular expression (ECMA-262) that every right text matches, and some wrong ones.
     pub pattern: Option<&'static str>,
+}
+
+/// The least and the most of [`Kind::Decimal`].
+#[must_use]
+pub fn in_units(thousandths: &RangeInclusive<u64>) -> [f64; 2] {
+    [thousandths.start(), thousandths.end()].map(|end| *end as f64 / 1e3)
 }
 
 impl Text {

@@ -316,6 +316,41 @@ fn sound_site_file_is_read_as_written() {
 }
 
 #[test]
+fn a_quota_is_a_number_of_gigabytes_and_a_day() {
+    let marked = |text: &str| {
+        let text = site_text(&format!("[[uplink]]\nmatch = \"wwan*\"\n{text}"));
+        site::parse(Path::new("/etc/x/site.toml"), &text)
+    };
+    let quota = |text: &str| marked(text).unwrap().uplinks.quota("wwan0");
+    let of = |bytes, day| Some(ropewalk_api::Quota { bytes, day });
+    assert_eq!(quota(""), None);
+    assert_eq!(quota("quota_gb = 10\n"), of(10_000_000_000, 1));
+    assert_eq!(quota("quota_gb = 0.5\n"), of(500_000_000, 1));
+    assert_eq!(quota("quota_gb = 0.001\n"), of(1_000_000, 1));
+    assert_eq!(
+        quota("quota_gb = 999_999.999\n"),
+        of(999_999_999_000_000, 1)
+    );
+    assert_eq!(
+        quota("quota_gb = 1\nquota_day = 28\n"),
+        of(1_000_000_000, 28)
+    );
+    for (wrong, says) in [
+        ("quota_gb = 0\n", "from 0.001 to 1000000"),
+        ("quota_gb = -0.5\n", "from 0.001 to 1000000"),
+        ("quota_gb = 0.0005\n", "from 0.001 to 1000000"),
+        ("quota_gb = 1000000.001\n", "is out of range"),
+        ("quota_gb = inf\n", "is out of range"),
+        ("quota_gb = \"10\"\n", "a number"),
+        ("quota_gb = 1\nquota_day = 29\n", "from 1 to 28"),
+        ("quota_day = 3\n", "write quota_gb = 10"),
+    ] {
+        let problems = marked(wrong).unwrap_err().to_string();
+        assert!(problems.contains(says), "{problems}");
+    }
+}
+
+#[test]
 fn classes_say_what_is_protected_and_wrong_ones_are_named() {
     let text = site_text(
         "[tunnel]\nprotect = \"code\"\nredundancy_percent = 20\n[[class]]\nname = \"voice\"\ndscp = [\"ef\", \"af41\", \"12\"]\n\
@@ -341,27 +376,6 @@ fn classes_say_what_is_protected_and_wrong_ones_are_named() {
     assert_eq!(classes[2].rule.ports, [53..=53, 16_384..=32_767]);
     assert_eq!(classes[2].rule.protocols, [17]);
     assert_eq!(config.uplinks.marks[0].protection_hourly, Some(3 << 20));
-
-    let marked = |text: &str| {
-        let text = site_text(&format!("[[uplink]]\nmatch = \"wwan*\"\n{text}"));
-        site::parse(Path::new("/etc/x/site.toml"), &text)
-    };
-    let quota = |text: &str| marked(text).unwrap().uplinks.quota("wwan0");
-    let of = |bytes, day| Some(ropewalk_api::Quota { bytes, day });
-    assert_eq!(quota(""), None);
-    assert_eq!(quota("quota_gb = 10\n"), of(10_000_000_000, 1));
-    assert_eq!(
-        quota("quota_gb = 1\nquota_day = 28\n"),
-        of(1_000_000_000, 28)
-    );
-    for (wrong, says) in [
-        ("quota_gb = 0\n", "from 1 to 1000000"),
-        ("quota_gb = 1\nquota_day = 29\n", "from 1 to 28"),
-        ("quota_day = 3\n", "write quota_gb = 10"),
-    ] {
-        let problems = marked(wrong).unwrap_err().to_string();
-        assert!(problems.contains(says), "{problems}");
-    }
 
     for (wrong, names) in [
         ("name = \"a\"\nprotect = \"copies\"", "copies"),

@@ -1,6 +1,7 @@
 //! `[uplinks]` and `[[uplink]]`: which interfaces become uplinks, and how they are marked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use ropewalk_api::{Marks, Quota};
@@ -187,15 +188,15 @@ fn read_socket(
 /// Most that may be configured, MiB per hour.
 const PROTECT_MIB_MAX: u64 = 1 << 30;
 
-/// Most bytes of a quota, GB of 10^9 bytes.
-const QUOTA_GB_MAX: u64 = 1_000_000;
+/// What may be a quota, thousandths of a GB of 10^9 bytes.
+const QUOTA_MB: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Last day of a month on which a quota may begin anew: every month has that day.
 const QUOTA_DAY_MAX: u64 = 28;
 
 fn read_quota(uplink: &mut Section<'_>) -> Option<Quota> {
-    let bytes = uplink.integer("quota_gb", 1..=QUOTA_GB_MAX);
+    let gigabytes = uplink.decimal("quota_gb", QUOTA_MB);
     let day = uplink.integer("quota_day", 1..=QUOTA_DAY_MAX);
-    if bytes.is_none() && day.is_some() {
+    if gigabytes.is_none() && day.is_some() {
         let remedy = "write quota_gb = 10, or take quota_day out";
         uplink.reject(
             "quota_day",
@@ -204,7 +205,7 @@ fn read_quota(uplink: &mut Section<'_>) -> Option<Quota> {
         );
     }
     Some(Quota {
-        bytes: bytes? * 1_000_000_000,
+        bytes: (gigabytes? * 1e9).round() as u64,
         day: day.and_then(|day| u8::try_from(day).ok()).unwrap_or(1),
     })
 }

@@ -79,7 +79,7 @@ impl Usage {
                 events.push(
                     now_s,
                     None,
-                    format!("{}: {percent} % of its quota are used", path.uplink),
+                    format!("{}: {percent} % of its quota is used", path.uplink),
                 );
             } else if begun_anew {
                 events.push(
@@ -279,8 +279,8 @@ mod tests {
         assert_eq!(
             told,
             [
-                quota("50 % of its quota are used"),
-                quota("100 % of its quota are used"),
+                quota("50 % of its quota is used"),
+                quota("100 % of its quota is used"),
                 quota("its quota begins anew"),
             ]
         );

@@ -2,7 +2,7 @@
 #
 # The section `config gateway` has the top-level keys. Its options enabled, role and config_file are for the init script.
 # A section of type uplink, class or rule becomes one of an array of tables. Any other type is the name of a table.
-# A list becomes an array of texts. An option of digits becomes a number, true and false stay, and the rest is text.
+# A list becomes an array of texts. An option of digits becomes a number, `quota_gb` also with a point, true and false stay, and the rest is text.
 # Keys that are true or false take what UCI has for them: 1, on, yes, enabled and 0, off, no, disabled.
 # Ropewalk itself refuses unknown keys and bad values.
 
@@ -66,6 +66,7 @@ function scalar(key, value) {
 		sub(/^0+/, "", value)
 		return value == "" ? "0" : value
 	}
+	if (key == "quota_gb" && value ~ /^(0|[1-9][0-9]*)\.[0-9]+$/) return value
 	return quoted(value)
 }
 

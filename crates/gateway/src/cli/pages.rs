@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 use clap::Command;
 use ropewalk_config::described::{self, plain};
-use ropewalk_config::survey::{Key, Kind, Table};
+use ropewalk_config::survey::{Key, Kind, Table, in_units};
 use ropewalk_config::{Role, command, schema, template};
 use ropewalk_manual::{FileKey, FilePage, FileSection};
 
@@ -69,6 +69,7 @@ fn add(role: Role, name: &str, table: &Table, place: usize, sections: &mut Vec<F
             | Kind::Choice(_)
             | Kind::Boolean
             | Kind::Integer { .. }
+            | Kind::Decimal(_)
             | Kind::List { .. } => {
                 sections[place].keys.push(entry(role, name, key));
                 continue;
@@ -96,6 +97,10 @@ fn entry(role: Role, section: &str, key: &Key) -> FileKey {
                 range.start(),
                 range.end()
             )
+        }
+        Kind::Decimal(range) => {
+            let [least, most] = in_units(range);
+            format!("number from {least} to {most}")
         }
         Kind::List { most, .. } => format!("list of up to {most} texts"),
         Kind::Table(_) | Kind::Tables { .. } => String::new(),
