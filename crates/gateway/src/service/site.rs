@@ -168,7 +168,9 @@ pub(super) async fn run(
     }
     tracing::info!("site has stopped");
     if kill_switch {
-        tracing::warn!("kill switch stays on: nothing leaves this machine until `ropewalk down`");
+        tracing::warn!(
+            "the kill switch is left to `ropewalk down`, which lifts it; nothing leaves beside the tunnel until then"
+        );
     }
     result.and(stopped)
 }
