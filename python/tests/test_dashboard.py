@@ -456,7 +456,7 @@ def test_a_gateway_that_stops_is_told_and_one_that_is_back_is_shown(place: Place
     browser.value("document.querySelector('details').open = true")
     place.gateway.end()
     state = "document.getElementById('state').textContent"
-    browser.until(f"{state}.startsWith('The gateway does not answer since ')")
+    browser.until(f"{state}.startsWith('The gateway has not answered since ')")
     cards = "[...document.querySelectorAll('.card')]"
     said = browser.value(f"{cards}.map((c) => c.innerText).join()")
     assert said.count("? not known since ") == 2

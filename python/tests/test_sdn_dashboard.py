@@ -343,7 +343,7 @@ def test_a_real_bridge_is_shown_with_an_uplink_that_fails(tmp_path: Path) -> Non
             # A controller that ends is told, and one that is back is shown.
             stop(made.controller)
             state = "document.getElementById('state').textContent"
-            window.until(f"{state}.startsWith('The controller does not answer since ')")
+            window.until(f"{state}.startsWith('The controller has not answered since ')")
             run("ip", "-n", made.machine.namespace, "link", "set", "u0", "up")
             made.controller = made.control()
             window.until(f"{state}.startsWith('The switch is connected')")

@@ -130,10 +130,10 @@ status! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer_full_mbit: Option<f64>;
         /// Share of packets lost from the peer, `0..=1`, as the peer says; absent if the peer said nothing within the last
-        /// minute.
+        /// 6 s.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer_loss: Option<f64>;
-        /// Largest UDP payload that the peer sends, bytes, as the peer says; 0 over TCP. Absent as `peer_loss` is.
+        /// Largest UDP payload that the peer sends, bytes, as the peer said last; 0 over TCP.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer_mtu: Option<usize>;
         /// Towards the peer, `0..=1`, as the peer's egress counted.

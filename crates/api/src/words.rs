@@ -15,11 +15,11 @@ pub const LOSS_NOTABLE: f64 = 0.02;
 const BLOAT_MS: f64 = 150.0;
 const BLOAT_FACTOR: f64 = 4.0;
 /// Traffic from which a rise of the round trip counts as "under load", bit/s.
-const LOAD_BITS: f64 = 200_000.0;
+pub const LOAD_BITS: f64 = 200_000.0;
 /// Smallest round trip from which the hub is called far, milliseconds. Satellites in high orbits have 550.
 const FAR_MS: f64 = 180.0;
 /// How long a queue has to stand until it is told, seconds. The smallest round trip follows a longer way within 10 s, so
-/// that a far hub is no queue. Longer: later told.
+/// that a far hub is no queue. Nor is a round trip that stays high for so long without load. Longer: later told.
 const BLOAT_S: f64 = 12.0;
 /// Part of the best uplink's rate below which an uplink is called slow.
 const SLOW_PART: f64 = 0.05;
@@ -131,14 +131,14 @@ pub struct Lately {
     pub transport_s: f64,
     /// Seconds for which loss has been notable.
     pub lossy_s: f64,
-    /// Smallest round trip of the last minutes, milliseconds; 0 if there was none.
+    /// Smallest round trip of the minutes before a queue stood on the path, milliseconds.
     pub rtt_least_ms: f64,
     /// Seconds for which a queue has stood on the path.
     pub bloated_s: f64,
     /// The newest round trip with that queue, milliseconds.
     pub bloated_ms: f64,
-    /// What the path carried at most with that queue, outer bit/s.
-    pub bloated_bits: f64,
+    /// Seconds since the path carried a load with that queue.
+    pub loaded_s: f64,
     /// Seconds for which only small packets have passed.
     pub small_s: f64,
     /// Outer bit/s of the last seconds, both directions.
@@ -196,6 +196,8 @@ pub fn of_path(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec
             "its end is announced: it carries traffic only while nothing else works",
         )],
         "up" => working(tunnel, path, lately),
+        // The last error is one of an attempt beside the connection that is silent, and may be old.
+        "suspect" if !has_stranger(lately) => vec![silent(lately)],
         _ => vec![not_connected(path, lately)],
     };
     if lately.failures >= FLAPS {
@@ -306,7 +308,7 @@ fn not_connected(path: &PathStatus, lately: &Lately) -> Words {
         let text = format!("not connected{time}: {error}; trying again. Remedy: {remedy}");
         return bad(About::Key, text);
     }
-    if lately.stranger_s.is_some_and(|s| s < STRANGER_S) {
+    if has_stranger(lately) {
         return bad(
             About::LoginPage,
             "somebody else answers in place of the hub, as behind a login page: log in there with \
@@ -317,8 +319,17 @@ fn not_connected(path: &PathStatus, lately: &Lately) -> Words {
         Some(error) if !error.starts_with("timed out") => {
             format!("not connected{time}: {error}; trying again")
         }
-        _ => format!("no answer{time}: trying again"),
+        _ => return silent(lately),
     };
+    bad(About::Silent, text)
+}
+
+fn has_stranger(lately: &Lately) -> bool {
+    lately.stranger_s.is_some_and(|s| s < STRANGER_S)
+}
+
+fn silent(lately: &Lately) -> Words {
+    let text = format!("no answer{}: trying again", time(lately.state_s));
     bad(About::Silent, text)
 }
 
@@ -335,19 +346,17 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
     let loss = path.worse_loss();
     if loss >= LOSS_NOTABLE {
         let percent = loss * 100.0;
-        let repaired = if tunnel.protection_bytes > 0 {
-            "repaired"
+        let is_repaired = if loss > path.loss {
+            tunnel.recovered + tunnel.repairs_asked + tunnel.rescues_asked > 0
         } else {
-            "not repaired"
+            tunnel.protection_bytes > 0
         };
-        let text = format!(
-            "lost {percent:.0} % for {}: {repaired}",
-            seconds(lately.lossy_s)
-        );
+        let not = if is_repaired { "" } else { "not " };
+        let text = format!("lost {percent:.0} %{}: {not}repaired", time(lately.lossy_s));
         said.push(worse(About::Lossy, text));
     }
     if let Some((least, most)) = rose(tunnel, path, lately) {
-        let why = if lately.bloated_bits >= LOAD_BITS {
+        let why = if lately.loaded_s < BLOAT_S {
             "under load: a bloated queue"
         } else {
             "without load of ours: others fill the queue, the signal is weak, or the way got longer"
@@ -414,10 +423,10 @@ fn rose(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Option<(f6
         return None;
     }
     let (up, nearest) = nearest(tunnel);
-    // Where the way got longer over all uplinks, the hub is far: no queue has so many ways.
-    if up > 1 && nearest >= FAR_MS {
-        let stands = is_bloated(path, path.rtt_min_ms);
-        return stands.then_some((path.rtt_min_ms, path.rtt_ms));
+    // Where the way got longer over all uplinks, and packets arrive evenly, the hub is far. A queue has waves.
+    let is_even = path.rtt_ms - path.rtt_min_ms < BLOAT_MS;
+    if up > 1 && nearest >= FAR_MS && is_even {
+        return None;
     }
     Some((lately.rtt_least_ms, lately.bloated_ms))
 }
@@ -460,7 +469,7 @@ pub fn left_out(status: &Status) -> Option<String> {
     let all: Vec<_> = used.chain(out).map(|name| format!("{name:?}")).collect();
     Some(format!(
         "left out: {}; if they are uplinks, name all uplinks under [uplinks] of the configuration, such as \
-         include = [{}], and have the site read it: `systemctl reload ropewalk-site`",
+         include = [{}], also those that are unplugged now. Then reload the site, as by `systemctl reload ropewalk-site`",
         told.join(", "),
         all.join(", ")
     ))
@@ -480,7 +489,7 @@ pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
     }
     if status.paths().next().is_none() && status.uptime_s >= SEARCH_S {
         let why = left_out(status).unwrap_or_else(|| {
-            "no interface has a carrier, an address and a way to the hub".to_owned()
+            "no interface that [uplinks] of the configuration allows has a carrier, an address and a way to the hub".to_owned()
         });
         said.push(bad(About::NoUplink, format!("there is no uplink; {why}")));
     }

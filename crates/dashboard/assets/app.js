@@ -96,7 +96,7 @@ function onView(view) {
 function onGone(why, silent = false) {
   if (!seen) return say(byId("state"), `No news: ${why}. The page goes on trying.`);
   const since = clock(seen / 1000);
-  const what = silent ? `The ${who} does not answer since ${since}` : `No news of the ${who} since ${since}`;
+  const what = silent ? `The ${who} has not answered since ${since}` : `No news of the ${who} since ${since}`;
   say(byId("state"), `${what}: ${why}. The page goes on trying. What stands below is from then.`);
   if (document.body.classList.contains("stale")) return;
   document.body.classList.add("stale");

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropewalk_api::words::{LOSS_NOTABLE, Lately, is_bloated, is_stranger, small_packets};
+use ropewalk_api::words::{
+    LOAD_BITS, LOSS_NOTABLE, Lately, is_bloated, is_stranger, small_packets,
+};
 use ropewalk_api::{BalanceStatus, PathStatus, Status, TunnelStatus};
 
 use crate::events::Events;
 use crate::spell::{Least, Spell};
 
-/// Most paths that are followed, those of a hub's sites included. More: memory, 200 bytes each.
+/// Most paths that are followed, those of a hub's sites included. More: memory, 300 bytes each.
 const PATHS_MAX: usize = 8_192;
 /// Time over which failures are counted, milliseconds.
 const FAILURES_MS: u64 = 600_000;
@@ -46,8 +48,9 @@ struct Track {
     seen_ms: u64,
     lossy: Spell,
     bloated: Spell,
-    bloated_ms: f64,
-    bloated_bits: f64,
+    /// Round trip before the queue and with it, milliseconds.
+    bloated_ms: [f64; 2],
+    loaded_ms: u64,
     small: Spell,
     least: Least,
     bytes: u64,
@@ -190,9 +193,9 @@ impl Recent {
                 0.0
             },
             lossy_s: track.lossy.since().map_or(0.0, ago),
-            rtt_least_ms: track.least.get().unwrap_or(0.0),
-            bloated_ms: track.bloated_ms,
-            bloated_bits: track.bloated_bits,
+            rtt_least_ms: track.bloated_ms[0],
+            bloated_ms: track.bloated_ms[1],
+            loaded_s: ago(track.loaded_ms),
             bloated_s: track.bloated.since().map_or(0.0, ago),
             small_s: track.small.since().map_or(0.0, ago),
             bits: track.bits,
@@ -218,7 +221,10 @@ impl Track {
         };
         if !known || was != state {
             self.since_ms = now_ms;
-            self.least = Least::default();
+            if !known || was == "down" {
+                self.least = Least::default();
+                (self.bloated, self.small) = Default::default();
+            }
             told = Some(match (state, path.transport.as_str()) {
                 ("up", "tls") => "up over TLS".to_owned(),
                 ("suspect", _) => "no answer".to_owned(),
@@ -272,11 +278,14 @@ impl Track {
         }
         let least = self.least.get().filter(|_| is_up);
         let bloated = least.is_some_and(|least| is_bloated(path, least));
+        let begins = self.bloated.since().is_none();
         self.bloated.follow(now_ms, bloated, QUEUE_OVER_MS);
-        if bloated {
-            let since = self.bloated.since() == Some(now_ms);
-            let most = if since { 0.0 } else { self.bloated_bits };
-            (self.bloated_ms, self.bloated_bits) = (path.rtt_ms, self.bits.max(most));
+        if let Some(least) = least.filter(|_| bloated) {
+            let before = if begins { least } else { self.bloated_ms[0] };
+            self.bloated_ms = [before, path.rtt_ms];
+            if self.bits >= LOAD_BITS {
+                self.loaded_ms = now_ms;
+            }
         }
         let small = is_up && small_packets(path).is_some();
         self.small.follow(now_ms, small, 0);

@@ -1,7 +1,7 @@
 //! How long something has been so, and the smallest of the last minutes.
 
-/// The smallest round trip is that of two such periods at most, milliseconds. Longer: a queue that stands for long is
-/// told for longer, and so is a way that got longer.
+/// The smallest round trip is that of two such periods at most, milliseconds: a round trip that stays high for so long is
+/// the usual one. Longer: a queue that stands for long is told for longer, and so is a way that got longer.
 const LEAST_MS: u64 = 300_000;
 
 /// Since when something is so, and when it was so last. Short pauses do not end it.

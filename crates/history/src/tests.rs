@@ -98,13 +98,17 @@ fn memory_and_file_stay_within_their_bounds() {
     let names: Vec<String> = (0..40).map(|n| format!("uplink{n:08}")).collect();
     let mut history = History::new(Kind::Site, 1);
     let mut now = START;
-    // Two days, sampled once a minute, with uplinks that come and go.
-    for minute in 0..2_880_u64 {
-        let of = |n: u64| names[((minute / 300 * 4 + n) % 40) as usize].as_str();
+    // Two days, sampled once a minute, then an hour and the last minutes in full, with uplinks that come and go.
+    let steps = [(2_880, 60_000), (360, 10_000), (400, 1_000)];
+    let steps = steps
+        .into_iter()
+        .flat_map(|(count, ms)| (0..count).map(move |_| ms));
+    for (number, step_ms) in (0_u64..).zip(steps) {
+        let of = |n: u64| names[((number / 300 * 4 + n) % 40) as usize].as_str();
         let uplinks: Vec<&str> = (0..16).map(of).collect();
-        history.sample(now, &site(minute * 1_234_567, &uplinks));
+        history.sample(now, &site(number * 1_234_567, &uplinks));
         history.happened(now, "x".repeat(5_000));
-        now += 60_000;
+        now += step_ms;
     }
     for (range, length) in [Range::Minutes, Range::Hour, Range::Day]
         .into_iter()
@@ -122,6 +126,11 @@ fn memory_and_file_stay_within_their_bounds() {
     }
     let file = history.save().unwrap();
     assert!((file.len() as u64) < BYTES_MAX, "{}", file.len());
+    assert!(
+        file.len() > 500_000,
+        "{} bytes: points are missing",
+        file.len()
+    );
     let cells =
         POINTS.iter().sum::<usize>() * (UPLINKS_MAX * size_of::<Rate>() + size_of::<Point>());
     assert!(cells < 1 << 20, "{cells} bytes of points");
@@ -227,15 +236,13 @@ fn words_know_the_past_of_a_path() {
         history.describe(now + second * 1_000, &mut status);
         let words = |index: usize| status.tunnels[0].paths[index].words[0].text.clone();
         let past = second - 1;
-        assert_eq!(
-            words(0),
-            format!("lost 8 % for {past} s: not repaired; carries 50 %")
-        );
-        let silent = match past {
-            0 => "no answer: trying again".to_owned(),
-            _ => format!("no answer for {past} s: trying again"),
+        let lasts = match past {
+            0 => String::new(),
+            _ => format!(" for {past} s"),
         };
-        assert_eq!(words(1), silent);
+        let lost = format!("lost 8 %{lasts}: not repaired; carries 50 %");
+        assert_eq!(words(0), lost);
+        assert_eq!(words(1), format!("no answer{lasts}: trying again"));
     }
     let newest = history.points(Range::Minutes, 1);
     let shown = newest.uplinks.iter().map(|uplink| uplink.rtt_ms[0]);

@@ -14,7 +14,9 @@ use crate::links::{LinkId, Links};
 use crate::rate::Bucket;
 use crate::session::Event;
 use crate::settings::CommonSettings;
-use crate::tuning::{DRAIN, RATE_BURST, ROUND_PACKETS, SENDS_DATAGRAMS, SENDS_FOR, SENDS_INTERVAL};
+use crate::tuning::{
+    DRAIN, FULL_FOR, LOST_FOR, RATE_BURST, ROUND_PACKETS, SENDS_DATAGRAMS, SENDS_INTERVAL,
+};
 
 /// A path of a peer, with the link that carries it.
 #[derive(Debug)]
@@ -38,8 +40,8 @@ pub(crate) struct PeerPath {
 pub(crate) struct PeerSends {
     full: Option<(Rate, Instant)>,
     last: Option<(PathSends, Instant)>,
-    /// Datagrams bound to the path when the peer was told last.
-    told_at: u64,
+    /// Datagrams bound to the path when the peer was told last, and the largest payload then.
+    told: (u64, usize),
 }
 
 /// One peer.
@@ -274,7 +276,8 @@ impl Peer {
         (sent, more)
     }
 
-    /// Tells the peer how each path fares that has carried traffic since the last time, over that path.
+    /// Tells the peer how each path fares that has carried traffic since the last time, or takes other
+    /// sizes, over that path.
     #[expect(clippy::cast_possible_truncation, reason = "bounded before")]
     fn tell_sends(&mut self, links: &mut Links) {
         for (index, path) in self.paths.iter_mut().enumerate() {
@@ -283,16 +286,18 @@ impl Peer {
             let Some(stats) = self.tunnel.path_stats(id) else {
                 continue;
             };
-            let since = stats.tx_datagrams.wrapping_sub(path.peer_sends.told_at);
-            path.peer_sends.told_at = stats.tx_datagrams;
-            if since < SENDS_DATAGRAMS {
+            let mtu = links.outer_counters(path.link).mtu;
+            let (datagrams, told) = path.peer_sends.told;
+            let since = stats.tx_datagrams.wrapping_sub(datagrams);
+            path.peer_sends.told = (stats.tx_datagrams, mtu);
+            if since < SENDS_DATAGRAMS && mtu == told {
                 continue;
             }
             let full = self.tunnel.full_rate(id, SENDS_INTERVAL);
             let kbit = full.map_or(0, |rate| rate.bits_per_sec() / 1_000);
             let control = Control::PathSends(PathSends {
                 full_kbit: u32::try_from(kbit).unwrap_or(u32::MAX),
-                mtu: u16::try_from(links.outer_counters(path.link).mtu).unwrap_or(u16::MAX),
+                mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
                 lost: (stats.loss.clamp(0.0, 1.0) * f64::from(u16::MAX)) as u16,
             });
             links.queue_control(path.link, &control);
@@ -487,9 +492,11 @@ impl Peer {
         let stats = self.tunnel.path_stats(id).unwrap_or_default();
         let outer = links.outer_counters(path.link);
         let now = self.tunnel.now();
-        let is_new = |at: Instant| now.since(at) < SENDS_FOR;
-        let full = path.peer_sends.full.filter(|(_, at)| is_new(*at));
-        let said = path.peer_sends.last.filter(|(_, at)| is_new(*at));
+        let since = |at: Instant| now.since(at);
+        let full = path.peer_sends.full;
+        let full = full.filter(|(_, at)| since(*at) < FULL_FOR);
+        let said = path.peer_sends.last;
+        let lost = said.filter(|(_, at)| since(*at) < LOST_FOR);
         let state = match self.tunnel.path_state(id) {
             Some(PathState::Up) if self.tunnel.is_leaving(id) => "leaving",
             Some(PathState::Up) => "up",
@@ -510,10 +517,10 @@ impl Peer {
             rtt_min_ms: millis(stats.snapshot.min_rtt),
             owd_relative_ms: millis(stats.owd_relative),
             rate_mbit: mbit(stats.snapshot.rate),
-            full_mbit: self.tunnel.full_rate(id, SENDS_FOR).map(mbit),
+            full_mbit: self.tunnel.full_rate(id, FULL_FOR).map(mbit),
             peer_full_mbit: full.map(|(rate, _)| mbit(rate)),
             peer_mtu: said.map(|(sends, _)| usize::from(sends.mtu)),
-            peer_loss: said.map(|(sends, _)| f64::from(sends.lost) / f64::from(u16::MAX)),
+            peer_loss: lost.map(|(sends, _)| f64::from(sends.lost) / f64::from(u16::MAX)),
             loss: stats.loss,
             loss_burst: stats.loss_burst,
             cwnd: stats.snapshot.cwnd,

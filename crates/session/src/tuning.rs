@@ -67,5 +67,8 @@ pub(crate) const SENDS_INTERVAL: Duration = Duration::from_secs(2);
 /// Datagrams of a path in that time from which the path counts as busy: more than probes. More: less is known of paths
 /// that carry little.
 pub(crate) const SENDS_DATAGRAMS: u64 = 10;
-/// How long is known how a path fared. Longer: known between two loads, older.
-pub(crate) const SENDS_FOR: Duration = Duration::from_secs(60);
+/// How long is known what a path carried when it was full. Longer: known between two loads, older.
+pub(crate) const FULL_FOR: Duration = Duration::from_secs(60);
+/// How long the loss counts that the peer told last: three of its messages. Longer: losses of a load that is over are
+/// told for longer.
+pub(crate) const LOST_FOR: Duration = Duration::from_secs(6);

@@ -136,7 +136,7 @@ fn row(app: &App, uplink: &Uplink) -> Vec<(String, Style)> {
     let rate = |list: Option<&Vec<Option<f32>>>| {
         figures::rate(list.and_then(|list| list.last().copied().flatten().map(f64::from)))
     };
-    let carries = matches!(uplink.state.as_str(), "up" | "suspect" | "leaving");
+    let carries = matches!(uplink.state.as_str(), "up" | "leaving");
     let known = |text: String| if carries { text } else { "-".to_owned() };
     let plain = |text: String| (text, Style::new());
     vec![
@@ -208,14 +208,14 @@ fn about(uplink: &Uplink) -> String {
             figures::millis(uplink.rtt_ms),
             figures::percent(uplink.loss)
         );
-    }
-    let full = [
-        (uplink.hub_full_mbit, "from"),
-        (uplink.full_mbit, "towards"),
-    ];
-    for (rate, way) in full {
-        if let Some(rate) = rate {
-            text += &format!("; at most {rate:.1} Mbit/s {way} the hub");
+        let full = [
+            (uplink.hub_full_mbit, "from"),
+            (uplink.full_mbit, "towards"),
+        ];
+        for (rate, way) in full {
+            if let Some(rate) = rate {
+                text += &format!("; at most {rate:.1} Mbit/s {way} the hub");
+            }
         }
     }
     for (set, mark) in [(uplink.standby, "standby"), (uplink.metered, "metered")] {

@@ -259,11 +259,7 @@ fn messages_between_gateways_round_trip() {
         Control::HubKey { key: [7; 32] },
         claim(false),
         claim(true),
-        Control::PathSends(PathSends {
-            full_kbit: 16_000,
-            mtu: 1_472,
-            lost: u16::MAX,
-        }),
+        path_sends(),
         Control::Enrolled {
             refused: String::new(),
         },
@@ -276,6 +272,14 @@ fn messages_between_gateways_round_trip() {
         emit_control(&message, &mut bytes);
         assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Control(message)));
     }
+}
+
+fn path_sends() -> Control {
+    Control::PathSends(PathSends {
+        full_kbit: 16_000,
+        mtu: 1_472,
+        lost: u16::MAX,
+    })
 }
 
 fn claim(drained: bool) -> Control {

@@ -65,8 +65,16 @@ fn each_state_of_a_working_uplink_has_its_words() {
         peer_loss: Some(0.2),
         ..path()
     };
-    let text = "lost 20 % for 20 s: repaired; carries 30 %";
-    first(from_there, past, About::Lossy, text);
+    let with = |protection_bytes, recovered| TunnelStatus {
+        protection_bytes,
+        recovered,
+        paths: vec![from_there.clone()],
+        ..TunnelStatus::default()
+    };
+    for (tunnel, repaired) in [(with(0, 9), "repaired"), (with(9, 0), "not repaired")] {
+        let text = format!("lost 20 % for 20 s: {repaired}; carries 30 %");
+        assert_eq!(of_path(&tunnel, &from_there, &past)[0].text, text);
+    }
     let tls = PathStatus {
         transport: "tls".to_owned(),
         ..path()
@@ -128,6 +136,11 @@ fn an_uplink_that_does_not_work_says_why_as_far_as_is_known() {
         ..past
     };
     // A path that has just gone silent is suspect first.
+    let old = state(
+        "suspect",
+        Some("key refused: the peer does not accept this key"),
+    );
+    first(old, past, About::Silent, "no answer for 12 s: trying again");
     for silent in ["suspect", "down", "connecting"] {
         let portal = said(state(silent, None), stranger);
         assert_eq!(portal[0].0, About::LoginPage, "{silent}");
@@ -382,8 +395,8 @@ fn a_queue_is_told_when_it_stands_and_a_far_hub_is_none() {
         rtt_ms,
         ..path()
     };
-    let stands = |bits, bloated_s| Lately {
-        bloated_bits: bits,
+    let stands = |loaded_s, bloated_s| Lately {
+        loaded_s,
         bloated_s,
         bloated_ms: 900.0,
         rtt_least_ms: 40.0,
@@ -393,17 +406,21 @@ fn a_queue_is_told_when_it_stands_and_a_far_hub_is_none() {
     let queue = with(40.0, 900.0);
     let alone = tunnel(vec![queue.clone()]);
     let expected = "round trip rose from 40 to 900 ms under load: a bloated queue; carries 30 %";
-    assert_eq!(text(&alone, &queue, stands(1e6, 12.0)), expected);
-    let foreign = text(&alone, &queue, stands(0.0, 12.0));
+    assert_eq!(text(&alone, &queue, stands(0.0, 12.0)), expected);
+    let foreign = text(&alone, &queue, stands(12.0, 12.0));
     assert!(foreign.contains("without load of ours"), "{foreign}");
-    let new = text(&alone, &queue, stands(1e6, 11.0));
+    let new = text(&alone, &queue, stands(0.0, 11.0));
     assert_eq!(new, "works; carries 30 %");
     // A queue that stands for long is the smallest round trip of the last seconds.
     let (near, standing) = (with(30.0, 31.0), with(880.0, 900.0));
     let beside = tunnel(vec![near.clone(), standing.clone()]);
-    assert_eq!(text(&beside, &standing, stands(1e6, 60.0)), expected);
+    assert_eq!(text(&beside, &standing, stands(0.0, 60.0)), expected);
     let far = tunnel(vec![standing.clone(), standing.clone()]);
-    assert_eq!(text(&far, &standing, stands(1e6, 60.0)), new);
+    assert_eq!(text(&far, &standing, stands(0.0, 60.0)), new);
+    // Queues on all uplinks are none the less queues.
+    let waves = with(400.0, 900.0);
+    let everywhere = tunnel(vec![waves.clone(), waves.clone()]);
+    assert_eq!(text(&everywhere, &waves, stands(0.0, 60.0)), expected);
 }
 
 #[test]
@@ -461,15 +478,15 @@ fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
     assert_eq!(
         words[0].text,
         "there is no uplink; left out: wlan1 looks like another VPN (tun); if they are uplinks, name all uplinks under \
-         [uplinks] of the configuration, such as include = [\"wlan1\"], and have the site read it: `systemctl reload \
-         ropewalk-site`"
+         [uplinks] of the configuration, such as include = [\"wlan1\"], also those that are unplugged now. Then reload \
+         the site, as by `systemctl reload ropewalk-site`"
     );
     let bare = Status {
         left_out: Vec::new(),
         ..none(9.0)
     };
     let words = of_gateway(&bare, now);
-    assert!(words[0].text.contains("no interface has a carrier"));
+    assert!(words[0].text.contains("no interface that"));
     // Whoever writes only the one that is left out loses the others.
     let mut one = far(10.0);
     one.left_out = none(9.0).left_out;

@@ -68,3 +68,7 @@ pub(super) const DELAY_JUMP_US: i64 = 5_000_000;
 
 /// A peak of the rate counts for two of these periods at most. Longer: a peak is told for longer after it is over.
 pub(super) const FULL_PERIOD: Duration = Duration::from_secs(10);
+/// How long a path has to be full until its rate counts. Longer: fewer bursts count, less is known of short loads.
+pub(super) const FULL_LASTS: Duration = Duration::from_secs(1);
+/// A path that is not seen full for so long is not full any more. Longer: bursts in a row count.
+pub(super) const FULL_GAP: Duration = Duration::from_secs(2);

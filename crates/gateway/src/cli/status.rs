@@ -423,19 +423,19 @@ fn path_table(tunnel: &TunnelStatus, style: Style, indent: &str) -> String {
             "disabled" => Colour::Dim,
             _ => Colour::Red,
         };
-        let carries = matches!(path.state.as_str(), "up" | "suspect" | "leaving");
-        let loss = if carries {
-            format!("{:.1}", path.worse_loss() * 100.0)
-        } else {
-            // Nothing is sent that could be lost.
-            "-".to_owned()
+        // Whatever is known of a path without an answer is old.
+        let carries = matches!(path.state.as_str(), "up" | "leaving");
+        let known = |figure: f64| {
+            let text = carries.then(|| format!("{figure:.1}"));
+            text.unwrap_or_else(|| "-".to_owned())
         };
+        let loss = known(path.worse_loss() * 100.0);
         let lossy = (carries && path.worse_loss() >= LOSS_NOTABLE).then_some(Colour::Yellow);
         table.row(vec![
             (uplink_name(path), None),
             (path.state.clone(), Some(colour)),
             (path.transport.clone(), None),
-            (format!("{:.1}", path.rtt_ms), None),
+            (known(path.rtt_ms), None),
             (format!("{:.1}", path.rate_mbit), None),
             (loss, lossy),
             (output::bytes(path.tx_bytes), None),

@@ -167,8 +167,8 @@ impl MtuDiscovery {
     }
 }
 
-/// Pause after the first search, and after the first one that follows a black hole. Each further pause is twice as
-/// long, up to the interval that is configured
+/// Pause after the first search that follows a black hole. Each further pause is twice as long, up to the interval
+/// that is configured
 const FIRST_PAUSE: Duration = Duration::from_secs(15);
 
 /// Additional state for enabled MTU discovery
@@ -186,7 +186,7 @@ impl EnabledMtuDiscovery {
         Self {
             phase: Phase::Initial,
             peer_max_udp_payload_size: MAX_UDP_PAYLOAD,
-            pause: FIRST_PAUSE.min(config.interval),
+            pause: config.interval,
             config,
         }
     }

@@ -13,8 +13,8 @@ use std::cmp::Ordering;
 #[derive(Debug)]
 pub(super) struct Whole {
     current: usize,
-    /// Since when the paths take more than that, or less than that.
-    differs: Option<(Ordering, Instant)>,
+    /// That the paths take more than that or less, since when, and the least that they took meanwhile.
+    differs: Option<(Ordering, Instant, usize)>,
 }
 
 impl Default for Whole {
@@ -30,21 +30,27 @@ impl Default for Whole {
 impl Whole {
     /// The paths take packets of at most `now_taken` bytes whole; `None` without a usable path.
     fn follow(&mut self, now: Instant, now_taken: Option<usize>) {
-        let Some(bytes) = now_taken else { return };
+        let Some(bytes) = now_taken else {
+            // Paths come back one by one, and the first one says nothing of the others.
+            self.differs = self.differs.filter(|(side, ..)| side.is_lt());
+            return;
+        };
+        // Hosts expect that much.
+        self.current = self.current.max(bytes.min(INNER_MTU_USUAL));
         let side = bytes.cmp(&self.current);
-        let usual = side.is_ge() && bytes <= INNER_MTU_USUAL;
-        if !usual && side.is_ne() {
-            let since = match self.differs {
-                Some((before, since)) if before == side => since,
-                _ => now,
-            };
-            self.differs = Some((side, since));
-            if now.since(since) < SIZE_LASTS {
-                return;
-            }
+        if side.is_eq() {
+            self.differs = None;
+            return;
         }
-        self.differs = None;
-        self.current = bytes;
+        let (since, least) = match self.differs {
+            Some((before, since, least)) if before == side => (since, least.min(bytes)),
+            _ => (now, bytes),
+        };
+        self.differs = Some((side, since, least));
+        if now.since(since) >= SIZE_LASTS {
+            self.differs = None;
+            self.current = if side.is_gt() { least } else { bytes };
+        }
     }
 }
 
@@ -85,21 +91,17 @@ mod tests {
         assert_eq!(at(0, None), WHOLE_USUAL);
         assert_eq!(at(0, Some(1_200)), WHOLE_USUAL, "a path has only begun");
         assert_eq!(at(1, Some(1_450)), 1_450, "hosts expect that");
-        assert_eq!(at(2, Some(8_900)), 1_450, "a small path may come back");
-        assert_eq!(at(21, Some(8_900)), 1_450);
-        assert_eq!(at(22, Some(8_900)), 8_900);
-        assert_eq!(at(23, Some(1_300)), 8_900);
-        assert_eq!(at(36, Some(8_900)), 8_900);
-        assert_eq!(at(37, Some(1_300)), 8_900, "the wait begins anew");
-        assert_eq!(at(38, None), 8_900);
-        assert_eq!(at(56, Some(1_300)), 8_900);
-        assert_eq!(at(57, Some(1_300)), 1_300);
-        assert_eq!(at(58, Some(8_900)), 1_300);
-        assert_eq!(
-            at(59, Some(1_200)),
-            1_300,
-            "the other way: the wait begins anew"
-        );
-        assert_eq!(at(78, Some(8_900)), 1_300);
+        assert_eq!(at(2, Some(8_900)), 1_500, "a small path may come back");
+        assert_eq!(at(10, None), 1_500);
+        assert_eq!(at(29, Some(8_900)), 1_500, "the wait begins anew");
+        assert_eq!(at(30, Some(8_800)), 1_500);
+        assert_eq!(at(49, Some(8_900)), 8_800, "the least of the wait");
+        assert_eq!(at(53, Some(1_300)), 8_800);
+        assert_eq!(at(66, Some(8_800)), 8_800);
+        assert_eq!(at(67, Some(1_300)), 8_800, "the wait begins anew");
+        assert_eq!(at(68, None), 8_800);
+        assert_eq!(at(86, Some(1_300)), 8_800);
+        assert_eq!(at(87, Some(1_300)), 1_300);
+        assert_eq!(at(88, Some(1_200)), 1_300);
     }
 }
