@@ -112,7 +112,7 @@ def test_a_site_shows_its_uplinks_charts_and_words_and_breaks_no_rule(place: Pla
     browser = place.browser
     browser.until(
         "document.getElementById('state').textContent === "
-        "'The tunnel is up: 2 of 2 uplinks work, 1 of them has trouble.'"
+        f"'The tunnel is up: 2 of 2 uplinks work, 1 of them has trouble: {HOSTILE}.'"
     )
     text = browser.until(
         "document.querySelectorAll('canvas').length === 4 && document.body.innerText"

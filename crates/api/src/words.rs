@@ -10,6 +10,9 @@ use crate::{BalanceStatus, PathStatus, QuotaStatus, Status, TunnelStatus, Uplink
 
 /// Loss from which an uplink is called lossy, `0..=1`. Lower: more is told, chance losses are told, too.
 pub const LOSS_NOTABLE: f64 = 0.02;
+/// How long loss has to be notable until it is told, seconds. Queues that overflow when a load begins lose for less.
+/// Longer: later told.
+const LOSSY_S: f64 = 5.0;
 /// Round trips above the smallest from which a queue is called bloated, milliseconds and as a factor. Lower:
 /// sooner told, jitter of a mobile network is told, too.
 const BLOAT_MS: f64 = 150.0;
@@ -344,7 +347,7 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
         ));
     }
     let loss = path.worse_loss();
-    if loss >= LOSS_NOTABLE {
+    if loss >= LOSS_NOTABLE && lately.lossy_s >= LOSSY_S {
         let percent = loss * 100.0;
         let is_repaired = if loss > path.loss {
             tunnel.recovered + tunnel.repairs_asked + tunnel.rescues_asked > 0
@@ -352,7 +355,10 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
             tunnel.protection_bytes > 0
         };
         let not = if is_repaired { "" } else { "not " };
-        let text = format!("lost {percent:.0} %{}: {not}repaired", time(lately.lossy_s));
+        let text = format!(
+            "lost {percent:.0} % for {}: {not}repaired",
+            seconds(lately.lossy_s)
+        );
         said.push(worse(About::Lossy, text));
     }
     if let Some((least, most)) = rose(tunnel, path, lately) {

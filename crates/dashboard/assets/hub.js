@@ -58,7 +58,7 @@ export class Hub {
     this.sites = view.sites;
     this.list();
     const up = view.sites.filter((site) => site.up);
-    return `${up.length} of ${view.sites.length} sites are connected${trouble(up.filter((site) => site.words.length).length)}.`;
+    return `${up.length} of ${view.sites.length} sites are connected${trouble(up.filter((site) => site.words.length).map((site) => site.name))}.`;
   }
 
   /** There is no news since then. */

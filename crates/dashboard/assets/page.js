@@ -90,8 +90,11 @@ export function forgetCards(cards, since) {
   for (const card of cards.children) showWords(card.parts.words, [{ about: "unknown", weight: "unknown", text }]);
 }
 
-/** For the end of a sentence about those that work: how many of them have trouble. */
-export const trouble = (count) => (count ? `, ${count} of them ${count === 1 ? "has" : "have"} trouble` : "");
+/** For the end of a sentence about those that work: how many of them have trouble, and which if they are few. */
+export const trouble = (names) => {
+  const which = names.length <= 3 ? `: ${names.join(", ")}` : "";
+  return names.length ? `, ${names.length} of them ${names.length === 1 ? "has" : "have"} trouble${which}` : "";
+};
 
 /** Says what came of an action. */
 export function tell(text) { say(byId("said"), text); }

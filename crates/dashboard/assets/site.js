@@ -59,7 +59,7 @@ export class Site {
     const up = tunnel.uplinks.filter((uplink) => uplink.state === "up");
     const worse = up.filter((uplink) => uplink.words.some((said) => said.weight !== "good"));
     const count = tunnel.uplinks.length;
-    return `${tunnel.up ? "The tunnel is up" : "The tunnel is down"}: ${up.length} of ${count} ${count === 1 ? "uplink works" : "uplinks work"}${trouble(worse.length)}.`;
+    return `${tunnel.up ? "The tunnel is up" : "The tunnel is down"}: ${up.length} of ${count} ${count === 1 ? "uplink works" : "uplinks work"}${trouble(worse.map((uplink) => uplink.name))}.`;
   }
 
   card(name) {

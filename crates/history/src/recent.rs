@@ -24,8 +24,6 @@ const NEW: f64 = 0.4;
 /// Time for which a trouble has to be absent before it counts as over, milliseconds. Longer: words change less often, and
 /// later.
 const OVER_MS: u64 = 5_000;
-/// The same for a queue, which is only seen while packets wait in it: idle paths are probed every 10 s.
-const QUEUE_OVER_MS: u64 = 15_000;
 /// A clock that differs by so much from what it should show was set, milliseconds.
 const CLOCK_SET_MS: u64 = 60_000;
 
@@ -56,7 +54,6 @@ struct Track {
     bytes: u64,
     bits: f64,
     share: f64,
-    failures: u64,
     failed_ms: VecDeque<u64>,
     stranger_ms: Option<u64>,
 }
@@ -242,19 +239,14 @@ impl Track {
             let seconds = (now_ms - self.seen_ms) as f64 / 1e3;
             let new = 8.0 * bytes.checked_sub(self.bytes).unwrap_or(bytes) as f64 / seconds;
             self.bits += NEW * (new - self.bits);
-            // Whatever else is counted until the path is up again belongs to the same failure. A new connection begins
-            // its own count, so the state says more.
-            let fell = matches!(path.state.as_str(), "suspect" | "connecting" | "down");
-            if self.state == "up" && (fell || path.failures > self.failures) {
+            // A silence that is over before the next look harms nobody. Whatever else happens until the path is up again
+            // belongs to the same failure.
+            if self.state == "up" && matches!(state, "suspect" | "down") {
                 self.failed_ms.push_back(now_ms);
-                if state == "up" {
-                    told = Some("no answer for a moment".to_owned());
-                }
             }
         }
         path.state.clone_into(&mut self.state);
         self.bytes = bytes;
-        self.failures = path.failures;
         while self.failed_ms.len() > FAILURES_MAX
             || self
                 .failed_ms
@@ -279,7 +271,7 @@ impl Track {
         let least = self.least.get().filter(|_| is_up);
         let bloated = least.is_some_and(|least| is_bloated(path, least));
         let begins = self.bloated.since().is_none();
-        self.bloated.follow(now_ms, bloated, QUEUE_OVER_MS);
+        self.bloated.follow(now_ms, bloated, OVER_MS);
         if let Some(least) = least.filter(|_| bloated) {
             let before = if begins { least } else { self.bloated_ms[0] };
             self.bloated_ms = [before, path.rtt_ms];

@@ -134,7 +134,9 @@ impl Path {
         let s = &self.snapshot;
         if s.srtt.saturating_sub(s.min_rtt) > QUEUE_STANDS.max(s.min_rtt / QUEUE_STANDS_SHARE) {
             self.queued_at = Some(now);
-            if s.in_flight + s.max_datagram as u64 >= s.cwnd {
+            // While nothing is acknowledged the window fills, too.
+            let answered = !self.liveness.suspect();
+            if answered && s.in_flight + s.max_datagram as u64 >= s.cwnd {
                 self.full_rate.on_full(now, s.rate);
             }
         }
@@ -159,6 +161,9 @@ impl Path {
     /// Judges the silence under way; whether the path has become suspect, or is no longer.
     fn judge(&mut self, now: Instant) -> bool {
         let changed = self.liveness.judge(now, &self.snapshot);
+        if changed {
+            self.full_rate = FullRate::default();
+        }
         self.stats.suspected += u64::from(changed && self.suspect());
         changed
     }
