@@ -186,7 +186,7 @@ def path(name: str, said: list[dict[str, str]], state: str = "up") -> dict[str, 
         "id": 0, "uplink": name, "state": state, "transport": "quic", "local": None,
         "remote": "203.0.113.2:4443", "standby": False, "metered": False, "congestion": "bdp",
         "last_error": None, "words": said, "rtt_ms": 20.0, "loss": 0.01, "rate_mbit": 20.0,
-        "tx_bytes": 1_000_000, "rx_bytes": 2_000_000,
+        "full_mbit": 4.25, "tx_bytes": 1_000_000, "rx_bytes": 2_000_000,
     }  # fmt: skip
 
 

@@ -52,9 +52,10 @@ SHARED = BARE.replace(SECOND, f'{SECOND}through = "cell"\n') + (
     '[[link]]\nname = "cell"\nboth = { rate = "2Mbit", delay = "5ms" }\n'
 )
 SHARED_BY_A = SHARED.replace('name = "a"\n', 'name = "a"\nthrough = "cell"\n')
-# Others fill the queue of the shared link, so that the tunnel competes.
+# Others fill the queue of the shared link, so that the tunnel competes: for so long that its
+# connection uses both paths.
 COUPLED = (
-    SHARED_BY_A.replace('duration = "2s"', 'duration = "4s"').replace(
+    SHARED_BY_A.replace('duration = "2s"', 'duration = "12s"').replace(
         'rate = "2Mbit", delay = "5ms"', 'rate = "8Mbit", delay = "5ms", queue = "64KiB"'
     )
     + '[[traffic]]\nkind = "tcp"\nflows = 4\nbeside = "cell"\n[carrier]\nkind = "tunnel"\n'

@@ -17,6 +17,8 @@ use ropewalk_testbed::{LinkSpec, TopologySpec};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest time of the traffic: longer than all waiting.
 const TRAFFIC: Duration = Duration::from_secs(170);
+/// The site looks once a second at its uplinks.
+const LOOK: Duration = Duration::from_millis(1_500);
 /// Ports of login pages' servers, in the hub's namespace: this one and the number of the uplink.
 const PAGE_PORT: u16 = 8_080;
 
@@ -114,17 +116,17 @@ fn stands_by(site: &Gateway, uplink: &str) {
     assert!(sent < 100_000, "{sent} bytes over a used quota");
 }
 
-/// The uplink fails and comes back.
+/// The uplink fails for longer than the site's look once a second, and comes back.
 fn fail(ground: &Ground, site: &Gateway, uplink: usize) {
     let name = &ground.topology.uplinks()[uplink].interface;
     let is_up = |status: &Status| path(status, name).is_some_and(PathStatus::is_up);
     ground.topology.cut(uplink, Cut::Blackhole).unwrap();
     site.wait_for("its silence", PATIENCE, |status| !is_up(status))
         .unwrap();
+    std::thread::sleep(LOOK);
     ground.topology.restore(uplink, Cut::Blackhole).unwrap();
     site.wait_for("its return", PATIENCE, is_up).unwrap();
-    // The site looks once a second.
-    std::thread::sleep(Duration::from_millis(1_500));
+    std::thread::sleep(LOOK);
 }
 
 /// Uplinks with these troubles: none, loss, a low rate, a long queue, no UDP, a login page, small packets, a
