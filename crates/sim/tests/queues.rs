@@ -258,10 +258,6 @@ fn share_of(seed: u32, paths: usize, coupled: bool) -> f64 {
         .iter()
         .map(|section| section.goodput_mbit)
         .sum();
-    eprintln!(
-        "VAL {paths} {coupled} {seed} {}",
-        report.traffic[0].goodput_mbit / all
-    );
     report.traffic[0].goodput_mbit / all
 }
 
