@@ -425,8 +425,8 @@ pub fn is_bloated(path: &PathStatus, least: f64) -> bool {
 
 /// The round trip without the queue that has stood on the path for a while, and with the queue, both milliseconds.
 fn rose(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Option<(f64, f64)> {
-    // Waves of a queue may be low for moments; where the queue is gone, nothing is to be said.
-    let is_gone = path.rtt_ms - lately.rtt_least_ms < BLOAT_MS / 3.0;
+    // A packet that met no queue within the last 10 s ends it. The smoothed round trip of an idle path is old.
+    let is_gone = path.rtt_min_ms - lately.rtt_least_ms < BLOAT_MS / 3.0;
     if lately.bloated_s < BLOAT_S || is_gone {
         return None;
     }

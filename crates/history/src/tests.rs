@@ -335,7 +335,7 @@ fn a_queue_that_stands_is_told_after_a_while_and_neither_flickers_nor_wears_off(
     let mut paths = vec![path(150.0, 20.0); 10];
     // The queue is short for moments, and what stands for long is the smallest of the last seconds.
     for _ in 0..6 {
-        paths.extend([path(600.0, 20.0), path(90.0, 20.0), path(700.0, 20.0)]);
+        paths.extend([path(600.0, 90.0), path(90.0, 90.0), path(700.0, 90.0)]);
     }
     paths.extend(vec![path(700.0, 650.0); 60]);
     paths.extend(vec![path(21.0, 20.0); 30]);

@@ -403,12 +403,17 @@ fn a_queue_is_told_when_it_stands_and_a_far_hub_is_none() {
         ..lately()
     };
     let text = |tunnel: &TunnelStatus, path, lately| of_path(tunnel, path, &lately).remove(0).text;
-    let queue = with(40.0, 900.0);
+    let queue = with(120.0, 900.0);
     let alone = tunnel(vec![queue.clone()]);
     let expected = "round trip rose from 40 to 900 ms under load: a bloated queue; carries 30 %";
     assert_eq!(text(&alone, &queue, stands(0.0, 12.0)), expected);
     let foreign = text(&alone, &queue, stands(12.0, 12.0));
     assert!(foreign.contains("without load of ours"), "{foreign}");
+    let gone = with(80.0, 900.0);
+    assert_eq!(
+        text(&alone, &gone, stands(0.0, 12.0)),
+        "works; carries 30 %"
+    );
     let new = text(&alone, &queue, stands(0.0, 11.0));
     assert_eq!(new, "works; carries 30 %");
     // A queue that stands for long is the smallest round trip of the last seconds.
