@@ -223,8 +223,8 @@ impl Scene {
         }
     }
 
-    /// Waits until this hub's copy of the fleet's state has a record on the disk: a slow disk needs seconds, and a hub
-    /// that dies before starts without the record while etcd is away.
+    /// Waits until this hub's copy of the fleet's state has a record on the disk. A slow disk needs seconds. A hub that
+    /// dies before does not have the record when it starts without etcd.
     fn await_copy(&self, hub: usize, record: &str) {
         let file = self.hubs[hub].config().with_file_name("state/fleet.json");
         let end = Instant::now() + LIMIT;

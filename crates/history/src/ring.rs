@@ -116,7 +116,7 @@ impl Ring {
             return;
         }
         if slot > self.newest && !self.points.is_empty() {
-            // A sample that is late is the mean of all its time: the steps without one of their own are no gap.
+            // A late sample is the mean of all its time. So it fills the steps that it covers.
             let covered = since_s / u64::from(self.step_s);
             let first = (self.newest + 1).max(slot.saturating_sub(self.length as u64));
             for missing in first..slot {

@@ -86,8 +86,8 @@ pub(super) const WHOLE_USUAL: usize = 1_436;
 pub const INNER_MTU_USUAL: usize = 1_500;
 
 /// How long the paths must take smaller packets only, or larger ones than hosts expect, before new connections
-/// are told. A satellite path needs seconds to find its MTU, burst losses hide a path's for that long, and a path
-/// of small packets may be away for as long. Longer: after a real change, new connections have packets in
+/// are told. A satellite path needs seconds to find its MTU. Burst losses hide an MTU for that long. A path of small
+/// packets may be away for as long. Longer: after a real change, new connections have packets in
 /// pieces, or smaller ones than they could, for longer.
 pub(super) const SIZE_LASTS: Duration = Duration::from_secs(20);
 /// Smallest MTU that is told to a host, bytes: each link of IPv6 has it (RFC 8200 §5), and QUIC's first packets fit

@@ -7,9 +7,9 @@ use ropewalk_wire::DATA_HEADER;
 use std::cmp::Ordering;
 
 /// Follows the paths. A connection keeps the size of its segments for as long as it lives. So another
-/// size counts only when it has lasted: paths begin with small packets and lose large ones for a moment, and
-/// a path of small packets may be away for a moment while one of large packets stays. Packets that do not fit
-/// leave in pieces meanwhile. Only a size that hosts expect anyway counts at once.
+/// size counts only when it has lasted. A path begins with small packets, and loses large ones for a moment. A path
+/// of small packets may be away for a moment, too. Packets that do not fit leave in pieces meanwhile. Only a size
+/// that hosts expect anyway counts at once.
 #[derive(Debug)]
 pub(super) struct Whole {
     current: usize,
