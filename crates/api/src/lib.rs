@@ -18,6 +18,7 @@ mod quota;
 mod request;
 mod routes;
 pub mod schema;
+mod site;
 mod status;
 mod tunnel;
 pub mod words;
@@ -35,6 +36,7 @@ pub use request::{
     Direction, KeyRequest, LEAVING_SECONDS_MAX, Marks, PathRequest, PathUse, SchedulerRequest,
 };
 pub use routes::{Answer, Method, Route};
+pub use site::SiteStatus;
 pub use status::{
     KeyRotation, KillSwitchStatus, LEFT_OUT_MAX, LeftOut, OnwardStatus, PassedStatus, Status,
     WorkerStatus,

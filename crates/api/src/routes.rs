@@ -66,6 +66,9 @@ impl Route {
         Self::ChangeKey,
     ];
 
+    /// Where the state of a gateway is without what a list of sites does not show.
+    pub const STATUS_IN_SHORT: &str = "/v1/status?brief=true";
+
     /// The path of its address.
     #[must_use]
     pub const fn path(self) -> &'static str {
@@ -108,7 +111,7 @@ impl Route {
         match self {
             Self::Health => "Tells that the gateway works",
             Self::Metrics => "Metrics as Prometheus text",
-            Self::Status => "The whole state",
+            Self::Status => "The whole state, or of a hub the sites in short",
             Self::Schedulers => "The schedulers there are, and those in use",
             Self::SetScheduler => "Chooses another scheduler until the next start",
             Self::Paths => "The paths of every tunnel",

@@ -104,6 +104,13 @@ fn operation(route: Route) -> Value {
         let content = json!({"application/json": {"schema": reference(name)}});
         operation["requestBody"] = json!({"required": true, "content": content});
     }
+    if route == Route::Status {
+        operation["parameters"] = json!([{
+            "name": "brief", "in": "query",
+            "description": "Of a hub or relay: `sites` in place of `tunnels`",
+            "schema": {"type": "boolean", "default": false},
+        }]);
+    }
     if route == Route::History {
         operation["parameters"] = json!([
             {

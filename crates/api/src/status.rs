@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::words::Words;
-use crate::{BalanceStatus, DirectStatus, FleetStatus, PathStatus, TunnelStatus};
+use crate::{BalanceStatus, DirectStatus, FleetStatus, PathStatus, SiteStatus, TunnelStatus};
 
 /// State of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -57,6 +57,9 @@ pub struct Status {
     pub passed: Option<PassedStatus>,
     /// One entry per peer: the hub of a site, the known sites of a hub, both of a relay.
     pub tunnels: Vec<TunnelStatus>,
+    /// Of a hub or relay that was asked for little: the known sites, in place of their tunnels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sites: Vec<SiteStatus>,
     /// Of a site: interfaces that would be uplinks but are not used, at most [`LEFT_OUT_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
@@ -158,6 +161,16 @@ pub struct OnwardStatus {
 }
 
 impl Status {
+    /// Of a hub or relay: its sites in place of their tunnels. A site keeps its tunnel.
+    #[must_use]
+    pub fn in_short(mut self) -> Self {
+        if self.role != "site" {
+            let sites = self.tunnels.drain(..).map(SiteStatus::of);
+            self.sites.extend(sites);
+        }
+        self
+    }
+
     /// All paths.
     pub fn paths(&self) -> impl Iterator<Item = &PathStatus> {
         self.tunnels.iter().flat_map(|tunnel| &tunnel.paths)

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{Method, StatusCode};
 use bytes::Bytes;
 use http_body_util::channel::Channel;
-use ropewalk_api::{Failed, History, Status};
+use ropewalk_api::{Failed, History, Route, Status};
 use tokio::sync::{Notify, watch};
 
 use crate::Gateway;
@@ -99,12 +99,12 @@ async fn poll(live: Weak<Live>, gateway: Gateway) {
 
 /// What is to be shown, and of how many tunnels.
 async fn look(gateway: &Gateway) -> Result<(String, usize), String> {
-    let status: Status = get(gateway, "/v1/status").await?;
+    let status: Status = get(gateway, Route::STATUS_IN_SHORT).await?;
     let path = format!("/v1/history?range=minutes&last={POINTS}");
     let newest: History = get(gateway, &path).await?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now_s = now.unwrap_or_default().as_secs();
-    let tunnels = status.tunnels.len();
+    let tunnels = status.tunnels.len() + status.sites.len();
     let view = view::of(status, newest, now_s);
     let text = serde_json::to_string(&view).map_err(|error| error.to_string())?;
     Ok((text, tunnels))

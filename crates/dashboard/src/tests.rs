@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ropewalk_api::{PathStatus, Status, TunnelStatus};
+use ropewalk_api::{PathStatus, Route, Status, TunnelStatus};
 
 use tokio::net::TcpListener;
 
@@ -36,7 +36,7 @@ fn answer(path: &str) -> Value {
         ..Status::default()
     };
     match path {
-        "/v1/status" => serde_json::to_value(status).unwrap(),
+        "/v1/status" | Route::STATUS_IN_SHORT => serde_json::to_value(status).unwrap(),
         "/v1/happened" => json!([{ "at_s": 1, "what": format!("token {SECRET} was used") }]),
         path if path.starts_with("/v1/history") => {
             serde_json::to_value(ropewalk_api::History::default()).unwrap()

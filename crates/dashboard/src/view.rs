@@ -1,9 +1,9 @@
 //! What the pages show, made of a status: pure. Pages compute no words and no decisions.
 
-use ropewalk_api::words::{self, Weight, Words};
+use ropewalk_api::words::{self, Words};
 use ropewalk_api::{
-    BalanceStatus, History, KillSwitchStatus, PathStatus, RuleStatus, Status, TunnelStatus,
-    UplinkStatus,
+    BalanceStatus, History, KillSwitchStatus, PathStatus, RuleStatus, SiteStatus, Status,
+    TunnelStatus, UplinkStatus,
 };
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub struct View {
     /// The tunnel of a site, with its uplinks.
     pub tunnel: Option<Tunnel>,
     /// The sites of a hub or relay.
-    pub sites: Vec<Site>,
+    pub sites: Vec<SiteStatus>,
     /// How `ropewalk balance` spreads flows.
     pub balance: Option<Balance>,
 }
@@ -139,35 +139,12 @@ pub struct Uplink {
     pub remote: String,
 }
 
-/// A site of a hub.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Site {
-    /// Name.
-    pub name: String,
-    /// Whether any path works.
-    pub up: bool,
-    /// Inner addresses.
-    pub addresses: String,
-    /// Paths that work, and all.
-    pub paths: [usize; 2],
-    /// Inner bytes to the site.
-    pub sent_bytes: u64,
-    /// Inner bytes from the site.
-    pub received_bytes: u64,
-    /// Version of the wire, 0 before it is known.
-    pub wire: u8,
-    /// What matters most of its paths, each with the name of its uplink.
-    pub words: Vec<(String, Words)>,
-}
-
 /// What is to be shown of a status.
 #[must_use]
 pub fn of(status: Status, points: History, now_s: u64) -> View {
-    let is_site = status.role == "site";
     let left_out = words::left_out(&status).unwrap_or_default();
-    let mut tunnels = status.tunnels;
-    let tunnel = (is_site && !tunnels.is_empty()).then(|| of_tunnel(tunnels.swap_remove(0)));
-    let sites = if is_site { Vec::new() } else { tunnels };
+    let status = status.in_short();
+    let tunnel = status.tunnels.into_iter().next().map(of_tunnel);
     View {
         role: status.role,
         name: status.name,
@@ -181,7 +158,7 @@ pub fn of(status: Status, points: History, now_s: u64) -> View {
         kill_switch: status.kill_switch,
         points,
         tunnel,
-        sites: sites.into_iter().map(of_site).collect(),
+        sites: status.sites,
         balance: status.balance.map(of_balance),
     }
 }
@@ -248,25 +225,6 @@ fn of_path(path: PathStatus) -> Uplink {
     }
 }
 
-fn of_site(tunnel: TunnelStatus) -> Site {
-    let up = tunnel.paths.iter().filter(|path| path.is_up()).count();
-    let paths = [up, tunnel.paths.len()];
-    let first = tunnel.paths.into_iter().filter_map(|path| {
-        let words = path.words.into_iter().next()?;
-        (words.weight != Weight::Good).then_some((path.uplink, words))
-    });
-    Site {
-        name: tunnel.peer,
-        up: tunnel.up,
-        addresses: tunnel.peer_addresses.join(" "),
-        paths,
-        sent_bytes: tunnel.tx_bytes,
-        received_bytes: tunnel.rx_bytes,
-        wire: tunnel.wire_version,
-        words: first.collect(),
-    }
-}
-
 /// What protection against loss costs and saves, in words; nothing while it does neither.
 fn protection(tunnel: &TunnelStatus) -> String {
     let mut parts = Vec::new();
@@ -290,6 +248,8 @@ fn protection(tunnel: &TunnelStatus) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_api::words::Weight;
+
     use super::*;
 
     fn tunnel(peer: &str, states: &[(&str, Weight)]) -> TunnelStatus {

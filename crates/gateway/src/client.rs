@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::error::Category;
 use tokio::net::UnixStream;
 
 use crate::exit::NotRunning;
@@ -30,9 +31,23 @@ const OTHER_VERSION: &str = "the gateway gave an answer that this program does n
     gateway that runs is of another version; use the program that it was started with, or restart \
     the gateway after an upgrade";
 
+/// Why an answer is none, and what to do.
+const NO_JSON: &str = "the gateway gave an answer that is no JSON: is this its socket?";
+
 /// Why a request has no answer, and what to do.
 const UNKNOWN_REQUEST: &str = "the gateway that runs does not know this request: restart it after an \
     upgrade";
+
+/// Reads an answer.
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> anyhow::Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let why = match error.classify() {
+            Category::Data => OTHER_VERSION,
+            Category::Io | Category::Syntax | Category::Eof => NO_JSON,
+        };
+        anyhow::Error::new(error).context(why)
+    })
+}
 
 /// A gateway's API.
 #[derive(Debug)]
@@ -111,8 +126,7 @@ impl Client {
     /// # Errors
     /// The gateway does not run, does not answer, or refuses.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        let value = self.request(Method::GET, path, None)?;
-        serde_json::from_value(value).context(OTHER_VERSION)
+        self.request(Method::GET, path, None)
     }
 
     /// What `path` answers to `body`.
@@ -125,8 +139,7 @@ impl Client {
         body: &impl Serialize,
     ) -> anyhow::Result<T> {
         let body = serde_json::to_value(body).context("a request that is no JSON")?;
-        let value = self.request(Method::POST, path, Some(&body))?;
-        serde_json::from_value(value).context(OTHER_VERSION)
+        self.request(Method::POST, path, Some(&body))
     }
 
     /// The socket.
@@ -156,16 +169,20 @@ impl Client {
         })
     }
 
-    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    fn request<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<T> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let (status, bytes) = runtime.block_on(self.ask(method, path, body))?;
-        let value: Value = serde_json::from_slice(&bytes)
-            .context("the gateway gave an answer that is no JSON: is this its socket?")?;
         if status.is_success() {
-            return Ok(value);
+            return read(&bytes);
         }
+        let value: Value = read(&bytes)?;
         let reason = value["error"]
             .as_str()
             .unwrap_or("no reason given")

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use ratatui::crossterm::event::KeyEvent;
 use ropewalk_api::words::Weight;
-use ropewalk_api::{Happened, History, SchedulerAbout};
-use ropewalk_dashboard::view::{Site, Uplink, View};
+use ropewalk_api::{Happened, History, SchedulerAbout, SiteStatus};
+use ropewalk_dashboard::view::{Uplink, View};
 use serde_json::Value;
 
 use crate::{Look, keys};
@@ -266,7 +266,7 @@ impl App {
                 let bytes = now.checked_sub(then)?;
                 Some(8.0 * bytes as f64 / seconds)
             };
-            let of = |site: &Site| {
+            let of = |site: &SiteStatus| {
                 let then = before.get(site.name.as_str())?;
                 let to = rate(site.sent_bytes, then.sent_bytes)?;
                 let from = rate(site.received_bytes, then.received_bytes)?;
@@ -304,9 +304,9 @@ impl App {
     }
 
     /// The sites that match what is looked for, in the wanted order.
-    pub fn sites(&self) -> Vec<&Site> {
+    pub fn sites(&self) -> Vec<&SiteStatus> {
         let wanted = self.search.to_lowercase();
-        let fits = |site: &&Site| {
+        let fits = |site: &&SiteStatus| {
             wanted.is_empty()
                 || site.name.to_lowercase().contains(&wanted)
                 || site.addresses.contains(&wanted)
@@ -324,7 +324,7 @@ impl App {
         sites
     }
 
-    fn order(&self, a: &Site, b: &Site) -> Ordering {
+    fn order(&self, a: &SiteStatus, b: &SiteStatus) -> Ordering {
         match self.sort {
             Sort::Name => Ordering::Equal,
             Sort::State => weight(b).cmp(&weight(a)),
@@ -335,7 +335,7 @@ impl App {
     }
 
     /// Inner bit/s of a site, both directions.
-    fn traffic(&self, site: &Site) -> f64 {
+    fn traffic(&self, site: &SiteStatus) -> f64 {
         self.rates
             .get(&site.name)
             .map_or(0.0, |(to, from)| to + from)
@@ -358,7 +358,7 @@ impl App {
 }
 
 /// How bad the state of a site is.
-pub fn weight(site: &Site) -> Weight {
+pub fn weight(site: &SiteStatus) -> Weight {
     if !site.up {
         Weight::Bad
     } else if site.words.is_empty() {

@@ -4,8 +4,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Line;
+use ropewalk_api::SiteStatus;
 use ropewalk_api::words::Weight;
-use ropewalk_dashboard::view::{Site, View};
+use ropewalk_dashboard::view::View;
 
 use crate::app::{App, Sort, weight};
 use crate::draw::{Column, Table, first_shown, happened, heights, put, sign, stack, tone, wrapped};
@@ -93,7 +94,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     happened(buffer, below, app);
 }
 
-fn rows(buffer: &mut Buffer, area: Rect, app: &App, sites: &[&Site]) {
+fn rows(buffer: &mut Buffer, area: Rect, app: &App, sites: &[&SiteStatus]) {
     let names: Vec<_> = sites.iter().map(|site| site.name.as_str()).collect();
     let selected = app.place(&names);
     let height = usize::from(area.height.saturating_sub(1));
@@ -122,7 +123,7 @@ fn rows(buffer: &mut Buffer, area: Rect, app: &App, sites: &[&Site]) {
 }
 
 /// What is not well, in the words of the gateway.
-fn state(site: &Site) -> String {
+fn state(site: &SiteStatus) -> String {
     let wrong = site.words.iter();
     let wrong: Vec<_> = wrong
         .map(|(uplink, said)| format!("{uplink}: {}", said.text))
@@ -134,7 +135,7 @@ fn state(site: &Site) -> String {
     }
 }
 
-fn row(app: &App, site: &Site) -> Vec<(String, Style)> {
+fn row(app: &App, site: &SiteStatus) -> Vec<(String, Style)> {
     let weight: Weight = weight(site);
     let rates = app.rates.get(&site.name);
     let plain = |text: String| (text, Style::new());

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ropewalk_api::words::Weight;
-use ropewalk_api::{Happened, History, Schedulers, Status};
+use ropewalk_api::{Happened, History, Route, Schedulers, Status};
 use ropewalk_dashboard::report;
 use ropewalk_dashboard::view::{self, View};
 use serde::de::DeserializeOwned;
@@ -51,7 +51,7 @@ fn now_ms() -> u64 {
 
 /// One look at the gateway.
 fn look(gateway: &Gateway) -> Result<View, String> {
-    let status: Status = get(gateway, "/v1/status")?;
+    let status: Status = get(gateway, Route::STATUS_IN_SHORT)?;
     if status.role == "balance" {
         let text = "`ropewalk balance` runs here: it has no tunnel; see `ropewalk status --watch`";
         return Err(text.to_owned());
@@ -244,7 +244,7 @@ mod tests {
             ..Status::default()
         };
         match path {
-            "/v1/status" => Ok(serde_json::to_value(status).unwrap()),
+            Route::STATUS_IN_SHORT => Ok(serde_json::to_value(status).unwrap()),
             "/v1/happened" => Ok(serde_json::json!([])),
             _ => Ok(serde_json::to_value(History::default()).unwrap()),
         }
@@ -255,7 +255,7 @@ mod tests {
         let asked = std::sync::atomic::AtomicUsize::new(0);
         let range = || Order::Range(Range::Hour);
         let news = news_of(vec![range(), range()], 4, move |path, _| {
-            if path == "/v1/status" && asked.fetch_add(1, Ordering::SeqCst) < 2 {
+            if path == Route::STATUS_IN_SHORT && asked.fetch_add(1, Ordering::SeqCst) < 2 {
                 return Err("no gateway answers".to_owned());
             }
             answer(path)

@@ -23,7 +23,7 @@ fn answer(path: &str) -> Value {
         return json!({"step_s": 1, "end_s": 0, "offered": [], "up": [], "uplinks": []});
     }
     match path {
-        "/v1/status" => {
+        ropewalk_api::Route::STATUS_IN_SHORT => {
             let status = ropewalk_api::Status {
                 role: "site".to_owned(),
                 ..ropewalk_api::Status::default()

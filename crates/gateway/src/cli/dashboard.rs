@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use ropewalk_api::{Done, Route};
 use ropewalk_dashboard::{Access, Command, Gateway, Ran, Role};
 use ropewalk_io::program;
 
@@ -55,7 +56,7 @@ impl Dashboard {
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
         let client = Client::find(global.config.as_deref(), global.socket.as_deref())?;
         // Whoever may not use the socket hears so now, not in the browser.
-        client.status()?;
+        let _: Done = client.get(Route::Health.path())?;
         let role = if self.read_only {
             Role::ReadOnly
         } else {

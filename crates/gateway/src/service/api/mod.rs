@@ -3,7 +3,7 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /healthz` | `{"ok":true}` while the threads of the engine have their turns |
-//! | `GET /v1/status` | the whole state, [`Status`] |
+//! | `GET /v1/status` | the whole state, [`Status`]; with `?brief=true` a hub has a line for each site |
 //! | `GET /v1/scheduler` | the schedulers there are, and those in use |
 //! | `POST /v1/scheduler` | `{"kind":…,"direction":…,"site":…}` → `{"changed":n}` |
 //! | `GET /v1/paths` | the paths of every tunnel |
@@ -257,6 +257,12 @@ impl From<JsonRejection> for Refused {
     }
 }
 
+/// A query that asks for what is not there.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn unusable(rejection: QueryRejection) -> Refused {
+    Refused::new(StatusCode::UNPROCESSABLE_ENTITY, rejection.body_text())
+}
+
 type Answer<T> = Result<T, Refused>;
 
 /// Asks the engine and waits for its answer without blocking the runtime.
@@ -298,8 +304,20 @@ async fn health(State(api): State<Api>) -> Answer<Json<Done>> {
     }
 }
 
-async fn status(State(api): State<Api>) -> Answer<Json<Status>> {
-    Ok(Json(whole_status(&api).await?))
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HowMuch {
+    #[serde(default)]
+    brief: bool,
+}
+
+async fn status(
+    State(api): State<Api>,
+    wanted: Result<Query<HowMuch>, QueryRejection>,
+) -> Answer<Json<Status>> {
+    let Query(HowMuch { brief }) = wanted.map_err(unusable)?;
+    let whole = whole_status(&api).await?;
+    Ok(Json(if brief { whole.in_short() } else { whole }))
 }
 
 /// The state, with its words.
@@ -322,9 +340,9 @@ async fn history(
     State(api): State<Api>,
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Answer<Json<History>> {
-    let bad = |reason: String| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, reason);
-    let Query(wanted) = wanted.map_err(|rejection| bad(rejection.body_text()))?;
-    let range = wanted.range.parse().map_err(bad)?;
+    let Query(wanted) = wanted.map_err(unusable)?;
+    let range = wanted.range.parse();
+    let range = range.map_err(|why: String| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, why))?;
     Ok(Json(
         api.memory.points(range, wanted.last.unwrap_or(usize::MAX)),
     ))

@@ -244,8 +244,16 @@ fn requests_reach_the_engine_and_answers_the_client() {
     let day: Value = client.get("/v1/history?range=day&last=3").unwrap();
     assert!(day["uplinks"].is_array());
     assert!(client.get::<Value>("/v1/happened").unwrap().is_array());
-    for wrong in ["week", "day&colour=1", "day&last=-1"] {
-        let path = format!("/v1/history?range={wrong}");
+    let short: Status = client.get(Route::STATUS_IN_SHORT).unwrap();
+    assert_eq!(short.tunnels[0].peer, "hub", "a site keeps its tunnel");
+    for wrong in [
+        "history?range=week",
+        "history?range=day&colour=1",
+        "history?range=day&last=-1",
+        "status?brief=perhaps",
+        "status?colour=1",
+    ] {
+        let path = format!("/v1/{wrong}");
         assert!(client.get::<Value>(&path).is_err(), "{wrong}");
     }
     assert_eq!(
