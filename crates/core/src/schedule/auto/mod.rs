@@ -184,7 +184,7 @@ impl Policy for Auto {
             Some(self.pinned_paths.describe()),
             striped,
             poor,
-            self.trust.describe(),
+            self.trust.describe(now),
         ]
         .into_iter()
         .flatten()

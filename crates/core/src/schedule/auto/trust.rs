@@ -212,7 +212,7 @@ impl Trust {
     }
 
     /// What is excluded and why, in words; `None` when nothing ever was.
-    pub(super) fn describe(&self) -> Option<String> {
+    pub(super) fn describe(&self, now: Instant) -> Option<String> {
         let mut parts: Vec<String> = Vec::new();
         for (path, trust) in self.paths.iter().enumerate() {
             match trust.excluded {
@@ -229,14 +229,27 @@ impl Trust {
             }
         }
         if self.exclusions > 0 {
-            parts.push(format!("paths excluded {} times", self.exclusions));
+            parts.push(format!("paths excluded: {}", times(self.exclusions)));
         }
-        if self.pauses > 0 {
+        if self.striping_paused(now) {
             parts.push(format!(
-                "several paths for one flow paused {} times, as packets came too late",
-                self.pauses
+                "each flow keeps to one path for {:.0} s more, as packets over several came too late",
+                self.striping.due.since(now).as_secs_f64().ceil()
+            ));
+        } else if self.pauses > 0 {
+            parts.push(format!(
+                "several paths for one flow were paused {}, as packets came too late",
+                times(self.pauses)
             ));
         }
         (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}
+
+fn times(count: u64) -> String {
+    if count == 1 {
+        "once".to_owned()
+    } else {
+        format!("{count} times")
     }
 }
