@@ -364,9 +364,7 @@ pub fn site(config: &SiteConfig, running: Option<bool>) -> Vec<Check> {
     };
     let found = uplinks::select(&interfaces, &config.uplinks, &config.common.interface, &hub);
     checks.push(uplinks_found(&found, &interfaces, config, &hub));
-    for uplink in &found {
-        checks.extend(uplink_checks(uplink, &hub, config.hub_key, tcp_port));
-    }
+    checks.extend(of_all_uplinks(&found, &hub, config.hub_key, tcp_port));
     checks.extend(beside_tunnel(config));
     checks
 }
@@ -508,6 +506,25 @@ fn uplinks_found(
         [_, _, ..] if unmatched.is_empty() => Check::ok(name, text),
         _ => Check::warn(name, text, remedy),
     }
+}
+
+/// Checks of all uplinks at once: one on which nothing answers takes 6 s.
+fn of_all_uplinks(
+    found: &[Uplink],
+    hub: &[SocketAddr],
+    key: PublicKey,
+    tcp_port: Option<u16>,
+) -> Vec<Check> {
+    std::thread::scope(|scope| {
+        let each = found.iter().map(|uplink| {
+            let checks = move || uplink_checks(uplink, hub, key, tcp_port);
+            scope.spawn(checks)
+        });
+        let each: Vec<_> = each.collect();
+        let each = each.into_iter().map(std::thread::ScopedJoinHandle::join);
+        let each = each.map(|checks| checks.unwrap_or_else(|why| std::panic::resume_unwind(why)));
+        each.flatten().collect()
+    })
 }
 
 fn uplink_checks(
