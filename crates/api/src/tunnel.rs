@@ -27,6 +27,9 @@ status! {
         /// Where that hub is reached over UDP, preferred first.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         serving_hub_addresses: Vec<String>;
+        /// Only a site with a spare knows; absent while a spare is ready, or none is to be.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        no_spare_s: Option<f64> => "no_spare_seconds", "Seconds for which no spare hub has been ready.";
         /// Scheduler used when sending.
         #[schemars(schema_with = "crate::schema::scheduler")]
         scheduler_send: SchedulerKind;

@@ -26,6 +26,9 @@ const FAR_MS: f64 = 180.0;
 const BLOAT_S: f64 = 12.0;
 /// Part of the best uplink's rate below which an uplink is called slow.
 const SLOW_PART: f64 = 0.05;
+/// How long no spare hub has to be ready until that is told, seconds. A site tries a silent spare every 5 s, and a hub
+/// that starts again needs a few seconds. Longer: later told.
+const NO_SPARE_S: f64 = 60.0;
 /// What the tunnel has to carry for shares to say something, bit/s: more than probes. Higher: little traffic is idle.
 const CARRIES_BITS: f64 = 20_000.0;
 /// How long a path goes over TLS until that is called blocked UDP, seconds. A hub that starts again is often reached
@@ -95,6 +98,8 @@ pub enum About {
     Down,
     /// There is no uplink.
     NoUplink,
+    /// The hub that is to take over does not answer.
+    Spare,
     /// The API is not where it is to be.
     Api,
 }
@@ -510,6 +515,13 @@ pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
             };
             let text = format!("no uplink reaches the hub for {}{held}", seconds(down));
             said.push(bad(About::Down, text));
+        }
+        if let Some(unready) = tunnel.no_spare_s.filter(|s| tunnel.up && *s >= NO_SPARE_S) {
+            let text = format!(
+                "no spare hub has been ready for {}: nothing takes over if the hub ends; check [[spare]] of the configuration, and that UDP reaches the spare",
+                seconds(unready)
+            );
+            said.push(worse(About::Spare, text));
         }
         let (_, nearest) = nearest(tunnel);
         if nearest.is_finite() && nearest >= FAR_MS {

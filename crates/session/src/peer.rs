@@ -417,6 +417,7 @@ impl Peer {
             knows_next_key: None,
             serving_hub: None,
             serving_hub_addresses: Vec::new(),
+            no_spare_s: None,
             scheduler_send: self.tunnel.scheduler(),
             scheduler_receive: self.scheduler_receive,
             wire_version: self.wire_version,

@@ -266,6 +266,24 @@ fn a_spare_that_goes_is_replaced_and_its_return_changes_nothing() {
 }
 
 #[test]
+fn a_site_says_for_how_long_no_spare_has_been_ready() {
+    let mut world = with_two_spares(9, ms(10));
+    let since = |world: &World| world.site(0).session.status().tunnels[0].no_spare_s;
+    world.kill_spare();
+    world.run(60 * SECOND);
+    assert_eq!(since(&world), None, "the third hub is ready");
+    world.kill_hub_at(THIRD);
+    // The spare is asked every 25 s.
+    world.run(120 * SECOND);
+    let told = since(&world).expect("none is ready");
+    assert!((90.0..=120.0).contains(&told), "{told}");
+    world.start_spare();
+    world.run(30 * SECOND);
+    assert_eq!(since(&world), None);
+    assert!(moves(&world).is_empty());
+}
+
+#[test]
 fn an_outage_of_all_uplinks_leaves_a_site_with_its_hub_and_with_a_spare() {
     let mut world = with_two_spares(4, ms(10));
     for dead in [true, false] {

@@ -444,6 +444,35 @@ fn little_traffic_has_no_shares() {
 }
 
 #[test]
+fn a_site_that_works_and_has_no_spare_ready_says_so() {
+    let now = CLOCK_MIN_S + 1;
+    let spare = |up, no_spare_s| Status {
+        role: "site".to_owned(),
+        tunnels: vec![TunnelStatus {
+            up,
+            no_spare_s,
+            paths: vec![PathStatus::default()],
+            ..TunnelStatus::default()
+        }],
+        ..Status::default()
+    };
+    for quiet in [
+        spare(true, None),
+        spare(true, Some(50.0)),
+        spare(false, Some(90.0)),
+    ] {
+        assert_eq!(of_gateway(&quiet, now), [], "{quiet:?}");
+    }
+    let said = of_gateway(&spare(true, Some(180.0)), now);
+    assert_eq!(said[0].about, About::Spare);
+    assert!(
+        said[0]
+            .text
+            .starts_with("no spare hub has been ready for 3 min: ")
+    );
+}
+
+#[test]
 fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
     let now = CLOCK_MIN_S + 1;
     let far = |ms| Status {

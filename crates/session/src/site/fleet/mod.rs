@@ -134,6 +134,9 @@ impl Site {
             let addresses = self.hub().addresses.load();
             tunnel.serving_hub = Some(self.hub().name.clone());
             tunnel.serving_hub_addresses = addresses.iter().map(ToString::to_string).collect();
+            let unready = self.fleet.spares.unready_since();
+            let now = self.peer.tunnel.now();
+            tunnel.no_spare_s = unready.map(|since| now.since(since).as_secs_f64());
         }
         let counts = [
             ("claims_forged", self.fleet.forged),
@@ -285,7 +288,7 @@ impl Site {
         let rests = rests && spares.has_better(self.serving, spare);
         let overdue = spares.is_overdue(now, patience) || rests;
         if !wanted && none {
-            self.fleet.spares.begin();
+            self.fleet.spares.rest();
         } else if self.has_healthy_spare() {
             self.fleet.spares.note_healthy();
         } else if self.fleet.claiming.is_none()
