@@ -275,8 +275,10 @@ class FakeGateway:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def look(self, path: str) -> object:
-        if path == "/v1/status":
+        if path.partition("?")[0] == "/v1/status":
             return self.status()
+        if path == "/healthz":
+            return {"ok": True}
         if path == "/v1/happened":
             return self.happened
         if path == "/v1/scheduler":

@@ -196,6 +196,9 @@ def test_answers_of_real_gateways_are_what_the_schemas_say(tmp_path: Path) -> No
         for machine, role in ((hub, "hub"), (boat, "site"), (balance, "balance")):
             for path in ("/healthz", "/metrics", "/v1/status", "/v1/scheduler", "/v1/paths"):
                 answers.ask(machine, role, path, "get")
+            brief = answers.ask(machine, role, "/v1/status?brief=true", "get")
+            assert bool(brief["tunnels"]) == (role == "site")
+            assert [site["name"] for site in brief.get("sites", [])] == ["boat"] * (role == "hub")
             history = answers.ask(machine, role, "/v1/history?range=minutes&last=3", "get")
             assert len(history["offered"]) <= 3
             happened = answers.ask(machine, role, "/v1/happened", "get")

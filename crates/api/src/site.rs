@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::TunnelStatus;
 use crate::words::{Weight, Words};
 
-/// A site of a hub or relay, in short: a list of 1,000 sites is a tenth of their whole state.
+/// A site of a hub or relay, in short.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct SiteStatus {
     /// Name.
     pub name: String,

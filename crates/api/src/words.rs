@@ -26,7 +26,7 @@ const FAR_MS: f64 = 180.0;
 const BLOAT_S: f64 = 12.0;
 /// Part of the best uplink's rate below which an uplink is called slow.
 const SLOW_PART: f64 = 0.05;
-/// How long no spare hub has to be ready until that is told, seconds. A site tries a silent spare every 5 s, and a hub
+/// How long no spare hub has answered until that is told, seconds. A site tries a silent spare every 5 s, and a hub
 /// that starts again needs a few seconds. Longer: later told.
 const NO_SPARE_S: f64 = 60.0;
 /// What the tunnel has to carry for shares to say something, bit/s: more than probes. Higher: little traffic is idle.
@@ -102,6 +102,9 @@ pub enum About {
     Spare,
     /// The API is not where it is to be.
     Api,
+    /// What this version does not know.
+    #[serde(other)]
+    Other,
 }
 
 /// How much it matters.
@@ -518,7 +521,7 @@ pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
         }
         if let Some(unready) = tunnel.no_spare_s.filter(|s| tunnel.up && *s >= NO_SPARE_S) {
             let text = format!(
-                "no spare hub has been ready for {}: nothing takes over if the hub ends; check [[spare]] of the configuration, and that UDP reaches the spare",
+                "no spare hub has answered for {}: nothing takes over if the hub ends; check that the spare runs and knows this site, its key and address in [[spare]], and that UDP reaches it",
                 seconds(unready)
             );
             said.push(worse(About::Spare, text));

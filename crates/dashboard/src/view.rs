@@ -275,16 +275,14 @@ mod tests {
 
     #[test]
     fn a_site_shows_its_uplinks_and_a_hub_its_sites_with_what_is_wrong() {
-        let of = |role: &str| {
-            let status = Status {
-                role: role.to_owned(),
-                public_key: "KEY".to_owned(),
-                tunnels: vec![tunnel("a", &[("up", Weight::Good), ("down", Weight::Bad)])],
-                ..Status::default()
-            };
-            of(status, History::default(), 7)
+        let status = |role: &str| Status {
+            role: role.to_owned(),
+            public_key: "KEY".to_owned(),
+            tunnels: vec![tunnel("a", &[("up", Weight::Good), ("down", Weight::Bad)])],
+            ..Status::default()
         };
-        let site = of("site");
+        let view = |status| of(status, History::default(), 7);
+        let site = view(status("site"));
         let shown = site.tunnel.clone().unwrap();
         assert_eq!(shown.uplinks.len(), 2);
         assert_eq!(
@@ -292,9 +290,13 @@ mod tests {
             "costs 2.5 % more data when sending; 1 packet sent again"
         );
         assert!(site.sites.is_empty());
-        let hub = of("hub");
+        let hub = view(status("hub"));
         assert!(hub.tunnel.is_none());
         assert_eq!((hub.sites[0].paths, hub.sites[0].words.len()), ([1, 2], 1));
+        // A gateway that was asked for little sends the same line.
+        let sent = serde_json::to_string(&status("hub").in_short()).unwrap();
+        let read = view(serde_json::from_str(&sent).unwrap());
+        assert_eq!(read.sites, hub.sites);
         for view in [site, hub] {
             assert!(!serde_json::to_string(&view).unwrap().contains("KEY"));
         }

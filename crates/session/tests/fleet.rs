@@ -265,22 +265,47 @@ fn a_spare_that_goes_is_replaced_and_its_return_changes_nothing() {
     assert!(moves(&world).is_empty());
 }
 
+/// Seconds for which no spare has answered, as the site says.
+fn no_spare(world: &World) -> Option<f64> {
+    world.site(0).session.status().tunnels[0].no_spare_s
+}
+
 #[test]
-fn a_site_says_for_how_long_no_spare_has_been_ready() {
+fn a_site_says_for_how_long_no_spare_has_answered() {
     let mut world = with_two_spares(9, ms(10));
-    let since = |world: &World| world.site(0).session.status().tunnels[0].no_spare_s;
     world.kill_spare();
     world.run(60 * SECOND);
-    assert_eq!(since(&world), None, "the third hub is ready");
+    assert_eq!(no_spare(&world), None, "the third hub answers");
     world.kill_hub_at(THIRD);
     // The spare is asked every 25 s.
     world.run(120 * SECOND);
-    let told = since(&world).expect("none is ready");
+    let told = no_spare(&world).expect("none answers");
     assert!((90.0..=120.0).contains(&told), "{told}");
+    // In an outage of all uplinks nobody is to answer, and what was before is forgotten.
+    for dead in [true, false] {
+        for uplink in 0..2 {
+            world.set_dead(0, uplink, Selector::Both, dead);
+        }
+        world.run(20 * SECOND);
+        let told = no_spare(&world).unwrap_or_default();
+        assert!(if dead { told == 0.0 } else { told < 20.0 }, "{told}");
+    }
     world.start_spare();
     world.run(30 * SECOND);
-    assert_eq!(since(&world), None);
+    assert_eq!(no_spare(&world), None);
     assert!(moves(&world).is_empty());
+}
+
+#[test]
+fn a_site_left_with_an_uplink_that_stands_by_misses_no_spare() {
+    let mut world = with_two_spares(10, ms(10));
+    world.set_standby(0, 1, true);
+    world.set_dead(0, 0, Selector::Both, true);
+    for _ in 0..120 {
+        world.run(SECOND);
+        let told = no_spare(&world).unwrap_or_default();
+        assert!(told < 5.0, "over this uplink no spare is asked: {told}");
+    }
 }
 
 #[test]

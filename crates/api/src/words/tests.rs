@@ -458,17 +458,17 @@ fn a_site_that_works_and_has_no_spare_ready_says_so() {
     };
     for quiet in [
         spare(true, None),
-        spare(true, Some(50.0)),
+        spare(true, Some(59.9)),
         spare(false, Some(90.0)),
     ] {
         assert_eq!(of_gateway(&quiet, now), [], "{quiet:?}");
     }
-    let said = of_gateway(&spare(true, Some(180.0)), now);
+    let said = of_gateway(&spare(true, Some(NO_SPARE_S)), now);
     assert_eq!(said[0].about, About::Spare);
     assert!(
         said[0]
             .text
-            .starts_with("no spare hub has been ready for 3 min: ")
+            .starts_with("no spare hub has answered for 60 s: ")
     );
 }
 

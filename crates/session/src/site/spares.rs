@@ -15,8 +15,8 @@ pub(super) struct Spares {
     hubs: Vec<Known>,
     /// Since when the spare has been asked, or tried, without an answer over any path.
     owed: Option<Instant>,
-    /// Since when no spare has been ready, whichever was asked; `None` while none is to be.
-    unready: Option<Instant>,
+    /// Since when none has answered, whichever was asked; `None` while none is to.
+    none_since: Option<Instant>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -39,13 +39,18 @@ impl Spares {
         Self {
             hubs: vec![Known::default(); hubs],
             owed: None,
-            unready: None,
+            none_since: None,
         }
     }
 
-    /// Since when no spare has been ready, while one is to be.
-    pub(super) const fn unready_since(&self) -> Option<Instant> {
-        self.unready
+    /// Since when no spare has answered, while one is to.
+    pub(super) const fn none_since(&self) -> Option<Instant> {
+        self.none_since
+    }
+
+    /// Whether a spare is to answer, and none does.
+    pub(super) fn note_none(&mut self, now: Instant, none: bool) {
+        self.none_since = none.then(|| self.none_since.unwrap_or(now));
     }
 
     /// The spare while `serving` serves and connections lead to `present`: the first hub that speaks a version of this
@@ -88,26 +93,18 @@ impl Spares {
         if self.owed.is_none() {
             self.owed = Some(now);
         }
-        if self.unready.is_none() {
-            self.unready = Some(now);
-        }
-    }
-
-    /// No connection to a spare is wanted.
-    pub(super) const fn rest(&mut self) {
-        (self.owed, self.unready) = (None, None);
     }
 
     /// The spare has answered, and says whether sites shall leave it.
     pub(super) fn note_answer(&mut self, now: Instant, hub: usize, drained: bool) {
-        (self.owed, self.unready) = (None, None);
+        self.owed = None;
         (self.hubs[hub].silent, self.hubs[hub].doubted) = (None, false);
         self.note_drained(now, hub, drained);
     }
 
     /// A connection to the spare owes nothing.
     pub(super) const fn note_healthy(&mut self) {
-        (self.owed, self.unready) = (None, None);
+        self.owed = None;
     }
 
     /// Whether the spare has owed an answer for longer than this.
@@ -143,12 +140,11 @@ impl Spares {
         for hub in &mut self.hubs {
             hub.silent.take_if(|at| *at >= since);
         }
-        self.unready.take_if(|at| *at >= since);
     }
 
     /// This hub serves now.
     pub(super) fn serves(&mut self, hub: usize) {
-        (self.owed, self.unready) = (None, None);
+        self.owed = None;
         (self.hubs[hub].silent, self.hubs[hub].doubted) = (None, false);
     }
 
@@ -256,12 +252,8 @@ mod tests {
         assert!(!spares.is_overdue(soon, PATIENCE));
         let late = soon + PATIENCE / 8;
         assert!(spares.is_overdue(late, PATIENCE));
-        spares.note_silent(late, 1);
-        spares.note_asked(late);
-        assert_eq!(spares.unready_since(), Some(NOW), "whichever is asked");
         spares.note_answer(late, 1, false);
         assert!(!spares.is_overdue(late, PATIENCE));
-        assert_eq!(spares.unready_since(), None);
         // Each address of a hub has its turn, also if another hub is tried meanwhile.
         let path = PathId(0);
         assert_eq!([1, 2, 1].map(|hub| spares.next_try(hub, path)), [0, 0, 1]);

@@ -232,10 +232,8 @@ impl Trust {
             parts.push(format!("paths excluded: {}", times(self.exclusions)));
         }
         if self.striping_paused(now) {
-            parts.push(format!(
-                "each flow keeps to one path for {:.0} s more, as packets over several came too late",
-                self.striping.due.since(now).as_secs_f64().ceil()
-            ));
+            let why = "each flow keeps to one path for now, as packets over several came too late";
+            parts.push(why.to_owned());
         } else if self.pauses > 0 {
             parts.push(format!(
                 "several paths for one flow were paused {}, as packets came too late",

@@ -18,6 +18,7 @@
 
 use std::cell::Cell;
 
+use ropewalk_core::tunnel::PathState;
 use ropewalk_transport::PublicKey;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, Pace, PathId};
 use ropewalk_wire::{Control, Datagram, is_control};
@@ -134,9 +135,9 @@ impl Site {
             let addresses = self.hub().addresses.load();
             tunnel.serving_hub = Some(self.hub().name.clone());
             tunnel.serving_hub_addresses = addresses.iter().map(ToString::to_string).collect();
-            let unready = self.fleet.spares.unready_since();
+            let none = self.fleet.spares.none_since();
             let now = self.peer.tunnel.now();
-            tunnel.no_spare_s = unready.map(|since| now.since(since).as_secs_f64());
+            tunnel.no_spare_s = none.map(|since| now.since(since).as_secs_f64());
         }
         let counts = [
             ("claims_forged", self.fleet.forged),
@@ -220,6 +221,8 @@ impl Site {
             self.tend_warm(now, links, id, spare, silent);
         }
         self.look_for_silence(now, spare, silent);
+        let none = silent.is_none() && !self.has_healthy_spare() && self.reaches_a_spare();
+        self.fleet.spares.note_none(now, none);
         let Some(since) = silent else {
             if self.fleet.claiming.is_none() {
                 self.leave_if_asked(now, links, spare);
@@ -272,6 +275,15 @@ impl Site {
         self.begin_claim(now, links);
     }
 
+    /// Whether a path works over which a spare is to answer.
+    fn reaches_a_spare(&self) -> bool {
+        self.ids().into_iter().any(|id| {
+            let path = self.paths[id.index()].as_ref();
+            path.is_some_and(|path| self.wants_spare(path, None))
+                && self.peer.tunnel.path_state(id) == Some(PathState::Up)
+        })
+    }
+
     /// A spare that answers over no path is silent, and another one has its turn if there is one.
     fn look_for_silence(&mut self, now: Instant, spare: usize, silent: Option<Instant>) {
         let none = self.fleet.warm.iter().all(Option::is_none);
@@ -288,7 +300,7 @@ impl Site {
         let rests = rests && spares.has_better(self.serving, spare);
         let overdue = spares.is_overdue(now, patience) || rests;
         if !wanted && none {
-            self.fleet.spares.rest();
+            self.fleet.spares.begin();
         } else if self.has_healthy_spare() {
             self.fleet.spares.note_healthy();
         } else if self.fleet.claiming.is_none()
