@@ -26,6 +26,15 @@ const FAR_MS: f64 = 180.0;
 const BLOAT_S: f64 = 12.0;
 /// Part of the best uplink's rate below which an uplink is called slow.
 const SLOW_PART: f64 = 0.05;
+/// Part of what an uplink carried within the last minutes below which the uplink is called slower than before. Higher:
+/// sooner told, and radio networks that come and go are told, too.
+const FELL_PART: f64 = 0.2;
+/// How long an uplink has to be slow until that is told, seconds. While the way to the hub gets longer a path looks full
+/// for up to 10 s. Longer: later told.
+const SLOW_S: f64 = 10.0;
+/// By which the smallest round trip of all uplinks has to exceed that of the last minutes for the way to the hub to have
+/// got longer. Lower: told of smaller changes.
+const LONGER_FACTOR: f64 = 2.0;
 /// How long no spare hub has answered until that is told, seconds. A site tries a silent spare every 5 s, and a hub
 /// that starts again needs a few seconds. Longer: later told.
 const NO_SPARE_S: f64 = 60.0;
@@ -36,9 +45,13 @@ const CARRIES_BITS: f64 = 20_000.0;
 const UDP_BLOCKED_S: f64 = 10.0;
 /// Failures in ten minutes from which an uplink is said to come and go.
 const FLAPS: u64 = 3;
+/// How long after the last failure that is said, seconds. Longer: told for longer after the trouble.
+const FLAPPING_S: f64 = 180.0;
 /// Outer packet size (IP and UDP headers included) below which packets are called small, bytes.
-/// Path MTU discovery begins at 1,228 and passes 1,280 within seconds on a usual network.
-const SMALL_PACKETS: usize = 1_281;
+/// Path MTU discovery begins at 1,228 and passes 1,280 within seconds on a usual network. Some mobile networks carry
+/// less than 1,400: that is told and is no trouble down to the second number, the least of IPv6.
+const SMALL_PACKETS: usize = 1_400;
+const VERY_SMALL_PACKETS: usize = 1_281;
 /// How long packets have to be small until that is told, seconds. Discovery needs a few round trips, and on a path that
 /// loses packets it starts again now and then. Longer: later told.
 const DISCOVERY_S: f64 = 10.0;
@@ -158,6 +171,14 @@ pub struct Lately {
     pub share: f64,
     /// Failures in the last ten minutes.
     pub failures: u64,
+    /// Seconds since the last one.
+    pub failed_s: f64,
+    /// Seconds for which the path has been much slower than the best one, or than before.
+    pub slow_s: f64,
+    /// Most that the path carried when it was full within the last minutes, Mbit/s: received and sent; 0 for unknown.
+    pub most_mbit: [f64; 2],
+    /// Smallest round trip of all paths of the tunnel within the last minutes, milliseconds; 0 for unknown.
+    pub nearest_ms: f64,
     /// Seconds since somebody who is not the hub answered at the hub's address.
     pub stranger_s: Option<f64>,
 }
@@ -211,9 +232,12 @@ pub fn of_path(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec
         "suspect" if !has_stranger(lately) => vec![silent(lately)],
         _ => vec![not_connected(path, lately)],
     };
-    if lately.failures >= FLAPS {
+    if lately.failures >= FLAPS && lately.failed_s < FLAPPING_S {
         let text = format!("it failed {} times in 10 minutes", lately.failures);
         said.push(worse(About::Flapping, text));
+    }
+    if let Some(largest) = largest_packet(path, lately).filter(|size| *size >= VERY_SMALL_PACKETS) {
+        said.push(good(About::SmallPackets, too_large(largest)));
     }
     if let Some(text) = radio(path) {
         said.push(good(About::Radio, text));
@@ -322,8 +346,11 @@ fn not_connected(path: &PathStatus, lately: &Lately) -> Words {
     if has_stranger(lately) {
         return bad(
             About::LoginPage,
-            "somebody else answers in place of the hub, as behind a login page: log in there with \
-             `ropewalk portal 5m`",
+            format!(
+                "somebody else answers in place of the hub, as behind a login page: log in there with \
+                 `ropewalk portal 5m --uplink {}`",
+                path.uplink
+            ),
         );
     }
     let text = match path.last_error.as_deref() {
@@ -378,12 +405,13 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
         let text = format!("round trip rose from {least:.0} to {most:.0} ms {why}");
         said.push(worse(About::Bloated, text));
     }
-    if let Some(largest) = largest_packet(path, lately) {
-        let text = format!("packets above {} bytes do not pass", thousands(largest));
-        said.push(worse(About::SmallPackets, text));
+    if let Some(largest) = largest_packet(path, lately).filter(|size| *size < VERY_SMALL_PACKETS) {
+        said.push(worse(About::SmallPackets, too_large(largest)));
     }
-    if let Some(text) = much_slower(tunnel, path) {
-        said.push(worse(About::Slow, text));
+    if lately.slow_s >= SLOW_S && !is_way_longer(tunnel, lately.nearest_ms) {
+        let text =
+            much_slower(tunnel, path).or_else(|| slower_than_before(path, &lately.most_mbit));
+        said.extend(text.map(|text| worse(About::Slow, text)));
     }
     if let Some(first) = said.first_mut() {
         if let Some(share) = share(lately) {
@@ -403,6 +431,13 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
     };
     let share = share(lately).unwrap_or_else(|| "idle".to_owned());
     vec![good(About::Fine, format!("{works}; {share}"))]
+}
+
+fn too_large(largest: usize) -> String {
+    format!(
+        "packets above {} bytes do not pass: larger ones go in two parts",
+        thousands(largest)
+    )
 }
 
 fn share(lately: &Lately) -> Option<String> {
@@ -447,6 +482,17 @@ fn rose(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Option<(f6
     Some((lately.rtt_least_ms, lately.bloated_ms))
 }
 
+/// Whether the last attempt over some path found the hub's machine without a hub.
+fn is_refused(tunnel: &TunnelStatus) -> bool {
+    let errors = tunnel
+        .paths
+        .iter()
+        .filter_map(|path| path.last_error.as_deref());
+    errors
+        .into_iter()
+        .any(|error| error.contains("Connection refused"))
+}
+
 /// How many paths are up, and their smallest round trip, milliseconds; infinite without any.
 fn nearest(tunnel: &TunnelStatus) -> (usize, f64) {
     let up = || tunnel.paths.iter().filter(|path| path.is_up());
@@ -454,23 +500,57 @@ fn nearest(tunnel: &TunnelStatus) -> (usize, f64) {
     (up().count(), nearest.fold(f64::INFINITY, f64::min))
 }
 
+/// The two figures of [`full_mbit`] as verbs.
+const DIRECTIONS: [&str; 2] = ["receives", "sends"];
+
+/// What a path carried when it was full: received and sent, Mbit/s.
+#[must_use]
+pub fn full_mbit(path: &PathStatus) -> [Option<f64>; 2] {
+    [path.peer_full_mbit, path.full_mbit]
+}
+
+/// Whether a path is much slower than the best one, or than it was with `most_mbit`.
+#[must_use]
+pub fn is_slow(tunnel: &TunnelStatus, path: &PathStatus, most_mbit: &[f64; 2]) -> bool {
+    much_slower(tunnel, path).is_some() || slower_than_before(path, most_mbit).is_some()
+}
+
 /// That the path carries only a small part of what the best one carries, in either direction. Only the rates of paths
 /// that were full are compared: those of others are what there was to send.
 fn much_slower(tunnel: &TunnelStatus, path: &PathStatus) -> Option<String> {
-    type Full = fn(&PathStatus) -> Option<f64>;
-    let directions: [(&str, Full); 2] = [
-        ("receives", |path| path.peer_full_mbit),
-        ("sends", |path| path.full_mbit),
-    ];
-    directions.into_iter().find_map(|(direction, full)| {
+    let mut each = DIRECTIONS.into_iter().zip(full_mbit(path)).enumerate();
+    each.find_map(|(at, (direction, full))| {
         let up = tunnel.paths.iter().filter(|other| other.is_up());
-        let best = up.filter_map(full).fold(0.0, f64::max);
-        let own = full(path).filter(|own| *own < best * SLOW_PART)?;
+        let best = up.filter_map(|other| full_mbit(other)[at]);
+        let best = best.fold(0.0, f64::max);
+        let own = full.filter(|own| *own < best * SLOW_PART)?;
         let places = usize::from(best < 10.0);
         Some(format!(
             "slow: {direction} at most {own:.1} Mbit/s, the best uplink {best:.places$}"
         ))
     })
+}
+
+/// That the path carries only a small part of what it carried before, in either direction.
+fn slower_than_before(path: &PathStatus, most_mbit: &[f64; 2]) -> Option<String> {
+    let each = DIRECTIONS.into_iter().zip(full_mbit(path));
+    let mut each = each.zip(most_mbit);
+    each.find_map(|((direction, full), most)| {
+        let own = full.filter(|own| *own < most * FELL_PART)?;
+        let places = usize::from(*most < 10.0);
+        Some(format!(
+            "slower than before: {direction} at most {own:.1} Mbit/s, {most:.places$} within the last minutes"
+        ))
+    })
+}
+
+/// Whether the way to the hub is long, and was not within the last minutes.
+fn is_way_longer(tunnel: &TunnelStatus, nearest_ms: f64) -> bool {
+    let (_, nearest) = nearest(tunnel);
+    nearest.is_finite()
+        && nearest >= FAR_MS
+        && nearest_ms > 0.0
+        && nearest > nearest_ms * LONGER_FACTOR
 }
 
 /// Which interfaces of a site are left out and why, and what makes uplinks of them.
@@ -491,9 +571,10 @@ pub fn left_out(status: &Status) -> Option<String> {
     ))
 }
 
-/// What is to be said of a whole gateway at `now_s`, seconds since 1970. Empty when all is well.
+/// What is to be said of a whole gateway at `now_s`, seconds since 1970. `nearest_ms` is the smallest round trip of all
+/// paths of a site within the last minutes, 0 for unknown. Empty when all is well.
 #[must_use]
-pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
+pub fn of_gateway(status: &Status, now_s: u64, nearest_ms: f64) -> Vec<Words> {
     let mut said = Vec::new();
     if now_s < CLOCK_MIN_S {
         let text = "the clock of this machine is wrong: it stands before 2025; set it, or start a time service";
@@ -516,7 +597,15 @@ pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
             } else {
                 String::new()
             };
-            let text = format!("no uplink reaches the hub for {}{held}", seconds(down));
+            let refused = if is_refused(tunnel) {
+                "; the hub's machine refuses connections: check that `ropewalk hub` runs there"
+            } else {
+                ""
+            };
+            let text = format!(
+                "no uplink reaches the hub for {}{held}{refused}",
+                seconds(down)
+            );
             said.push(bad(About::Down, text));
         }
         if let Some(unready) = tunnel.no_spare_s.filter(|s| tunnel.up && *s >= NO_SPARE_S) {
@@ -528,9 +617,15 @@ pub fn of_gateway(status: &Status, now_s: u64) -> Vec<Words> {
         }
         let (_, nearest) = nearest(tunnel);
         if nearest.is_finite() && nearest >= FAR_MS {
-            let text = format!(
-                "the hub is far: {nearest:.0} ms there and back at best; a hub near you answers sooner"
-            );
+            let text = if is_way_longer(tunnel, nearest_ms) {
+                format!(
+                    "the hub is far now: {nearest:.0} ms there and back at best, {nearest_ms:.0} within the last minutes"
+                )
+            } else {
+                format!(
+                    "the hub is far: {nearest:.0} ms there and back at best; a hub near you answers sooner"
+                )
+            };
             said.push(worse(About::Far, text));
         }
     }

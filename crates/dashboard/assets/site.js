@@ -18,7 +18,7 @@ export class Site {
     this.leftOut = el("p", { class: "soft" });
     const facts = el("dl", { class: "facts" });
     this.scheduler = fact(facts, "Scheduler");
-    this.reason = fact(facts, "Why");
+    this.reason = fact(facts, "Why, when sending");
     this.protection = fact(facts, "Protection");
     this.data = fact(facts, "Data inside");
     this.kill = fact(facts, "Kill switch");

@@ -204,13 +204,13 @@ fn of_tunnel(tunnel: TunnelStatus) -> Tunnel {
 }
 
 fn of_path(path: PathStatus) -> Uplink {
-    let loss = path.worse_loss();
+    let (loss, rtt_ms) = (path.worse_loss(), path.rtt_now_ms());
     Uplink {
         name: path.uplink,
         state: path.state,
         via: path.transport,
         words: path.words,
-        rtt_ms: path.rtt_ms,
+        rtt_ms,
         loss,
         full_mbit: path.full_mbit,
         hub_full_mbit: path.peer_full_mbit,

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use ropewalk_api::words;
+use ropewalk_api::words::Lately;
 use ropewalk_api::{Happened, History as Answer, Quota, Status, TunnelStatus};
 
 pub use file::{BYTES_MAX, FileError};
@@ -283,16 +284,24 @@ impl History {
 
     /// Adds the words for each path and for the gateway, as they are at `now_ms`.
     pub fn describe(&self, now_ms: u64, status: &mut Status) {
-        status.words = words::of_gateway(status, now_ms / 1_000);
+        let nearest_ms = match status.tunnels.first() {
+            Some(tunnel) if status.role == "site" => self.recent.nearest_ms(&tunnel.peer),
+            _ => 0.0,
+        };
+        status.words = words::of_gateway(status, now_ms / 1_000, nearest_ms);
         for tunnel in &mut status.tunnels {
             for path in &mut tunnel.paths {
                 path.quota = self.usage.of(&path.uplink);
             }
+            let nearest_ms = self.recent.nearest_ms(&tunnel.peer);
             let all: Vec<_> = tunnel
                 .paths
                 .iter()
                 .map(|path| {
-                    let lately = self.recent.lately(now_ms, &tunnel.peer, path);
+                    let lately = Lately {
+                        nearest_ms,
+                        ..self.recent.lately(now_ms, &tunnel.peer, path)
+                    };
                     words::of_path(tunnel, path, &lately)
                 })
                 .collect();
@@ -338,7 +347,7 @@ fn uplinks(status: &Status) -> Vec<Uplink<'_>> {
         Uplink {
             name: &path.uplink,
             bytes: (path.tx_bytes, path.rx_bytes),
-            rtt_ms: up.then_some(path.rtt_ms),
+            rtt_ms: up.then(|| path.rtt_now_ms()),
             loss: up.then_some(path.worse_loss()),
         }
     });

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_api::words::{
-    LOAD_BITS, LOSS_NOTABLE, Lately, is_bloated, is_stranger, small_packets,
+    LOAD_BITS, LOSS_NOTABLE, Lately, full_mbit, is_bloated, is_slow, is_stranger, small_packets,
 };
 use ropewalk_api::{BalanceStatus, PathStatus, Status, TunnelStatus};
 
 use crate::events::Events;
-use crate::spell::{Least, Spell};
+use crate::spell::{Least, Most, Spell};
 
 /// Most paths that are followed, those of a hub's sites included. More: memory, 300 bytes each.
 const PATHS_MAX: usize = 8_192;
@@ -50,7 +50,10 @@ struct Track {
     bloated_ms: [f64; 2],
     loaded_ms: u64,
     small: Spell,
+    slow: Spell,
     least: Least,
+    /// What it carried when it was full, Mbit/s: received and sent.
+    most: [Most; 2],
     bytes: u64,
     bits: f64,
     share: f64,
@@ -83,6 +86,7 @@ impl Recent {
                 }
             }
             self.share(tunnel);
+            self.follow_slow(now_ms, tunnel);
             self.excuse(now_ms, tunnel);
         }
         self.paths.retain(|(_, uplink), track| {
@@ -175,6 +179,28 @@ impl Recent {
         }
     }
 
+    /// Which paths are slow, and since when.
+    fn follow_slow(&mut self, now_ms: u64, tunnel: &TunnelStatus) {
+        for path in tunnel.paths.iter().filter(|path| path.is_up()) {
+            let key = (tunnel.peer.clone(), path.uplink.clone());
+            if let Some(track) = self.paths.get_mut(&key) {
+                let slow = is_slow(tunnel, path, &track.most_mbit());
+                track.slow.follow(now_ms, slow, OVER_MS);
+                for (most, full) in track.most.iter_mut().zip(full_mbit(path)) {
+                    most.follow(now_ms, full);
+                }
+            }
+        }
+    }
+
+    /// Smallest round trip of the paths of a tunnel within the last minutes, milliseconds; 0 for unknown.
+    pub fn nearest_ms(&self, peer: &str) -> f64 {
+        let own = self.paths.range((peer.to_owned(), String::new())..);
+        let own = own.take_while(|((of, _), _)| of == peer);
+        let least = own.filter_map(|(_, track)| track.least.get());
+        least.reduce(f64::min).unwrap_or_default()
+    }
+
     pub fn lately(&self, now_ms: u64, peer: &str, path: &PathStatus) -> Lately {
         let Some(track) = self.paths.get(&(peer.to_owned(), path.uplink.clone())) else {
             return Lately::default();
@@ -198,12 +224,20 @@ impl Recent {
             bits: track.bits,
             share: track.share,
             failures: track.failed_ms.len() as u64,
+            failed_s: track.failed_ms.back().copied().map_or(f64::MAX, ago),
+            slow_s: track.slow.since().map_or(0.0, ago),
+            most_mbit: track.most_mbit(),
+            nearest_ms: 0.0,
             stranger_s: track.stranger_ms.map(ago),
         }
     }
 }
 
 impl Track {
+    fn most_mbit(&self) -> [f64; 2] {
+        [&self.most[0], &self.most[1]].map(|most| most.get().unwrap_or_default())
+    }
+
     /// Takes the path's status; says what changed.
     fn follow(&mut self, now_ms: u64, path: &PathStatus, known: bool) -> Option<String> {
         let mut told = None;

@@ -30,21 +30,39 @@ impl Spell {
 pub struct Least(Option<(u64, [f64; 2])>);
 
 impl Least {
+    /// Takes a value; 0 where nothing was measured.
     pub fn follow(&mut self, now_ms: u64, value: f64) {
-        // Nothing was measured yet.
-        if value <= 0.0 {
-            return;
-        }
-        self.0 = Some(match self.0 {
+        let value = if value > 0.0 { value } else { f64::INFINITY };
+        self.0 = match self.0 {
             Some((begun, [new, old])) if now_ms < begun + LEAST_MS => {
-                (begun, [new.min(value), old])
+                Some((begun, [new.min(value), old]))
             }
-            Some((_, [new, _])) => (now_ms, [value, new]),
-            None => (now_ms, [value, f64::INFINITY]),
-        });
+            Some((_, [new, _])) => Some((now_ms, [value, new])),
+            None => value
+                .is_finite()
+                .then_some((now_ms, [value, f64::INFINITY])),
+        };
     }
 
     pub fn get(&self) -> Option<f64> {
-        self.0.map(|(_, [new, old])| new.min(old))
+        let least = self.0.map(|(_, [new, old])| new.min(old));
+        least.filter(|least| least.is_finite())
+    }
+}
+
+/// The largest of this period and of the one before.
+#[derive(Debug, Default)]
+pub struct Most(Least);
+
+impl Most {
+    /// Takes a value; `None` where nothing was measured.
+    pub fn follow(&mut self, now_ms: u64, value: Option<f64>) {
+        // The largest has the smallest inverse.
+        let value = value.filter(|value| *value > 0.0);
+        self.0.follow(now_ms, value.map_or(0.0, f64::recip));
+    }
+
+    pub fn get(&self) -> Option<f64> {
+        self.0.get().map(f64::recip)
     }
 }

@@ -507,6 +507,30 @@ fn uplinks_that_are_balanced_have_points_and_news() {
 }
 
 #[test]
+fn an_uplink_is_compared_with_what_it_carried_in_the_minutes_before() {
+    let mut history = History::new(Kind::Site, 1);
+    let mut status = site(1, &["eth0"]);
+    let mut now = START;
+    let mut slow = |seconds: u64, full: Option<f64>| {
+        for _ in 0..seconds {
+            status.tunnels[0].paths[0].peer_full_mbit = full;
+            now += 1_000;
+            history.sample(now, &status);
+        }
+        history.describe(now, &mut status);
+        let words = &status.tunnels[0].paths[0].words;
+        words.iter().any(|words| words.about == About::Slow)
+    };
+    assert!(!slow(5, Some(17.0)));
+    assert!(!slow(60, None));
+    assert!(!slow(10, Some(2.0)), "for 9 s");
+    assert!(slow(1, Some(2.0)));
+    // After 5 to 10 minutes this is what it carries.
+    assert!(slow(240, Some(2.0)));
+    assert!(!slow(360, Some(2.0)));
+}
+
+#[test]
 fn an_uplink_is_not_blamed_for_a_hub_that_goes_away_nor_twice_for_one_failure() {
     let mut history = History::new(Kind::Site, 1);
     let mut status = site(1, &["eth0", "wlan0"]);

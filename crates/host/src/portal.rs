@@ -10,9 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ropewalk_config::uplinks::UplinkRules;
 use ropewalk_io::netlink::{self, DefaultRoute, Interface, RouteSpec, RuleSpec};
 
 use crate::kill_switch::{self, PORTAL_MARK};
+use crate::uplinks;
 
 /// Place of the rule: before those of the main table, behind that of local addresses.
 const PRIORITY: u32 = 5_100;
@@ -38,17 +40,24 @@ impl Way {
     }
 }
 
-/// The uplink of this name, or the one with the best default route.
+/// The uplink of this name, or the one with the best default route. An interface that looks like the inside of a tunnel
+/// is one only if the configuration includes it.
 #[must_use]
-pub fn choose(interfaces: &[Interface], tun: &str, name: Option<&str>) -> Option<Way> {
+pub fn choose(
+    interfaces: &[Interface],
+    tun: &str,
+    name: Option<&str>,
+    rules: &UplinkRules,
+) -> Option<Way> {
+    let is_uplink = |interface: &Interface| {
+        let mut included = rules.include.iter();
+        !uplinks::is_tunnel(interface) || included.any(|p| p.matches(&interface.name))
+    };
     let fits = |interface: &&Interface| {
         interface.up
             && interface.name != tun
             && !interface.loopback
-            && name.map_or_else(
-                || !crate::uplinks::is_tunnel(interface),
-                |name| name == interface.name,
-            )
+            && name.map_or_else(|| is_uplink(interface), |name| name == interface.name)
     };
     let best = |interface: &Interface, ipv6: bool| {
         let of_family = interface.default_routes.iter().filter(|r| r.ipv6 == ipv6);
@@ -170,12 +179,17 @@ mod tests {
             interface("ropewalk0", 6, &[(false, 0)]),
             vpn,
         ];
-        let way = choose(&interfaces, "ropewalk0", None).unwrap();
+        let mut rules = UplinkRules::default();
+        let way = choose(&interfaces, "ropewalk0", None, &rules).unwrap();
         assert_eq!((way.uplink.as_str(), way.routes.len()), ("eth0", 2));
         assert_eq!(way.routes[0].metric, 100);
-        let named = |name| choose(&interfaces, "ropewalk0", Some(name)).map(|way| way.uplink);
+        let named =
+            |name| choose(&interfaces, "ropewalk0", Some(name), &rules).map(|way| way.uplink);
         assert_eq!(named("wlan0").unwrap(), "wlan0");
         assert_eq!(named("wg0").unwrap(), "wg0", "a VPN only by its name");
         assert_eq!(named("lan"), None);
+        rules.include.push("wg*".parse().unwrap());
+        let way = choose(&interfaces, "ropewalk0", None, &rules).unwrap();
+        assert_eq!(way.uplink, "wg0", "the configuration calls it an uplink");
     }
 }

@@ -122,7 +122,13 @@ fn a_portal_is_open_over_its_uplink_alone() {
             Err(error) => panic!("{error}\n{script}"),
         }
         let interfaces = netlink::snapshot().expect("interfaces");
-        let way = portal::choose(&interfaces, TUN, Some("u0")).expect("an uplink");
+        let way = portal::choose(
+            &interfaces,
+            TUN,
+            Some("u0"),
+            &ropewalk_config::uplinks::UplinkRules::default(),
+        )
+        .expect("an uplink");
         portal::open(TUN, &way, Duration::from_secs(60), None).expect("a portal");
         let refused = |device: Option<&str>| {
             query(device);

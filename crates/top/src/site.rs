@@ -177,7 +177,7 @@ fn details(buffer: &mut Buffer, area: Rect, app: &App) {
     };
     let mut parts = vec![format!("scheduler {scheduler}")];
     if !tunnel.reason.is_empty() {
-        parts[0] = format!("{}: {}", parts[0], tunnel.reason);
+        parts[0] = format!("{}; sending: {}", parts[0], tunnel.reason);
     }
     if !tunnel.protection.is_empty() {
         parts.push(format!("protection {}", tunnel.protection));

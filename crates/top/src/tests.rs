@@ -226,7 +226,7 @@ fn a_site_shows_its_uplinks_in_the_words_of_the_gateway() {
         "8.1 %",
         "3.5 MB",
         "last minute, sent: 6.0 Mbit/s; asked for (─): 8.0 Mbit/s; height 10.0 Mbit/s",
-        "scheduler auto: both carry what they can",
+        "scheduler auto; sending: both carry what they can",
         "UDP (QUIC) to 203.0.113.2:4443",
         "12 s ago  wlan0: lost 8 %",
         "? keys   q quit   u use",

@@ -96,7 +96,7 @@ fn each_state_of_a_working_uplink_has_its_words() {
         small_s: 10.0,
         ..lately()
     };
-    let text = "packets above 1,280 bytes do not pass";
+    let text = "packets above 1,280 bytes do not pass: larger ones go in two parts";
     first(small, past, About::SmallPackets, text);
     let from_there = PathStatus {
         peer_mtu: Some(1_252),
@@ -370,7 +370,11 @@ fn a_slow_uplink_is_told_beside_a_fast_one_and_a_standby_rests() {
             paths: vec![best.clone(), path.clone(), standby.clone()],
             ..TunnelStatus::default()
         };
-        let said = of_path(&tunnel, path, &lately()).remove(0);
+        let slow = Lately {
+            slow_s: SLOW_S,
+            ..lately()
+        };
+        let said = of_path(&tunnel, path, &slow).remove(0);
         (said.about, said.text)
     };
     let text = "slow: receives at most 0.3 Mbit/s, the best uplink 16; carries 30 %".to_owned();
@@ -382,6 +386,67 @@ fn a_slow_uplink_is_told_beside_a_fast_one_and_a_standby_rests() {
         assert_eq!(words(&other).0, About::Fine, "{other:?}");
     }
     assert_eq!(words(&standby).0, About::Standby);
+}
+
+#[test]
+fn an_uplink_that_got_slow_is_told_unless_the_way_got_longer() {
+    let fell = |rtt_min_ms| PathStatus {
+        peer_full_mbit: Some(2.0),
+        rtt_min_ms,
+        ..path()
+    };
+    let slow = |slow_s, most| Lately {
+        slow_s,
+        most_mbit: [most, 0.0],
+        nearest_ms: 20.0,
+        ..lately()
+    };
+    let text =
+        "slower than before: receives at most 2.0 Mbit/s, 17 within the last minutes; carries 30 %";
+    first(fell(20.0), slow(SLOW_S, 17.0), About::Slow, text);
+    for (path, lately) in [
+        (fell(20.0), slow(9.0, 17.0)),
+        (fell(20.0), slow(SLOW_S, 10.0)),
+        (fell(640.0), slow(SLOW_S, 17.0)),
+    ] {
+        first(path, lately, About::Fine, "works; carries 30 %");
+    }
+}
+
+#[test]
+fn small_packets_are_a_note_as_long_as_they_are_those_of_some_mobile_network() {
+    let of = |mtu| {
+        let path = PathStatus { mtu, ..path() };
+        let small = Lately {
+            small_s: DISCOVERY_S,
+            ..lately()
+        };
+        let tunnel = TunnelStatus {
+            paths: vec![path.clone()],
+            ..TunnelStatus::default()
+        };
+        let words = of_path(&tunnel, &path, &small);
+        let about = words
+            .iter()
+            .find(|words| words.about == About::SmallPackets);
+        about.map(|words| words.weight)
+    };
+    assert_eq!(of(1_372), None, "1,400 bytes with the headers");
+    assert_eq!(of(1_371), Some(Weight::Good));
+    assert_eq!(of(1_253), Some(Weight::Good));
+    assert_eq!(of(1_252), Some(Weight::Worse));
+}
+
+#[test]
+fn an_uplink_that_failed_often_is_told_until_it_has_worked_for_a_while() {
+    let failed = |failed_s| Lately {
+        failures: FLAPS,
+        failed_s,
+        ..lately()
+    };
+    let text = "it failed 3 times in 10 minutes";
+    first(path(), failed(179.0), About::Flapping, text);
+    first(path(), failed(180.0), About::Fine, "works; carries 30 %");
 }
 
 #[test]
@@ -461,9 +526,9 @@ fn a_site_that_works_and_has_no_spare_ready_says_so() {
         spare(true, Some(59.9)),
         spare(false, Some(90.0)),
     ] {
-        assert_eq!(of_gateway(&quiet, now), [], "{quiet:?}");
+        assert_eq!(of_gateway(&quiet, now, 0.0), [], "{quiet:?}");
     }
-    let said = of_gateway(&spare(true, Some(NO_SPARE_S)), now);
+    let said = of_gateway(&spare(true, Some(NO_SPARE_S)), now, 0.0);
     assert_eq!(said[0].about, About::Spare);
     assert!(
         said[0]
@@ -486,13 +551,16 @@ fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
         }],
         ..Status::default()
     };
-    assert!(of_gateway(&far(179.0), now).is_empty());
-    assert_eq!(of_gateway(&far(210.0), now)[0].about, About::Far);
-    assert_eq!(of_gateway(&far(10.0), 86_400)[0].about, About::Clock);
+    assert!(of_gateway(&far(179.0), now, 0.0).is_empty());
+    assert_eq!(of_gateway(&far(210.0), now, 0.0)[0].about, About::Far);
+    let text = |nearest_ms| of_gateway(&far(210.0), now, nearest_ms).remove(0).text;
+    assert!(text(150.0).ends_with("a hub near you answers sooner"));
+    assert!(text(22.0).ends_with("210 ms there and back at best, 22 within the last minutes"));
+    assert_eq!(of_gateway(&far(10.0), 86_400, 0.0)[0].about, About::Clock);
     let mut down = far(10.0);
     down.tunnels[0].down_s = Some(4.0);
     down.tunnels[0].hold_bytes = 2_000;
-    let words = of_gateway(&down, now);
+    let words = of_gateway(&down, now, 0.0);
     assert_eq!(
         words[0].text,
         "no uplink reaches the hub for 4 s; 2.0 kB held until one does"
@@ -506,8 +574,11 @@ fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
         }],
         ..Status::default()
     };
-    assert!(of_gateway(&none(1.0), now).is_empty(), "it looks for them");
-    let words = of_gateway(&none(9.0), now);
+    assert!(
+        of_gateway(&none(1.0), now, 0.0).is_empty(),
+        "it looks for them"
+    );
+    let words = of_gateway(&none(9.0), now, 0.0);
     assert_eq!(words[0].about, About::NoUplink);
     assert_eq!(
         words[0].text,
@@ -519,12 +590,12 @@ fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
         left_out: Vec::new(),
         ..none(9.0)
     };
-    let words = of_gateway(&bare, now);
+    let words = of_gateway(&bare, now, 0.0);
     assert!(words[0].text.contains("no interface that"));
     // Whoever writes only the one that is left out loses the others.
     let mut one = far(10.0);
     one.left_out = none(9.0).left_out;
-    assert!(of_gateway(&one, now).is_empty(), "a VPN may be one");
+    assert!(of_gateway(&one, now, 0.0).is_empty(), "a VPN may be one");
     assert!(left_out(&one).unwrap().contains("[\"wlan0\", \"wlan1\"]"));
 }
 
@@ -572,9 +643,12 @@ fn an_uplink_that_is_balanced_says_what_it_takes_and_why() {
         ..Status::default()
     };
     let now_s = CLOCK_MIN_S;
-    assert!(of_gateway(&status(vec![works_again()]), now_s).is_empty());
+    assert!(of_gateway(&status(vec![works_again()]), now_s, 0.0).is_empty());
     for uplinks in [vec![], vec![dead]] {
-        assert_eq!(of_gateway(&status(uplinks), now_s)[0].about, About::Down);
+        assert_eq!(
+            of_gateway(&status(uplinks), now_s, 0.0)[0].about,
+            About::Down
+        );
     }
 }
 

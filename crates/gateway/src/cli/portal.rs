@@ -77,10 +77,17 @@ impl PortalArgs {
             return Ok(());
         }
         let interfaces = netlink::snapshot().context("cannot read the interfaces")?;
-        let way = portal::choose(&interfaces, &place.tun, self.uplink.as_deref());
+        let rules = site_config(global).map(|site| site.uplinks);
+        let way = portal::choose(
+            &interfaces,
+            &place.tun,
+            self.uplink.as_deref(),
+            &rules.unwrap_or_default(),
+        );
         let way = way.with_context(|| match &self.uplink {
             Some(name) => format!("{name} has no default route; see `ip route`"),
-            None => "no uplink has a default route; connect one, see `ip route`".to_owned(),
+            None => "no uplink has a default route: connect one, or name one with --uplink; see `ip route`"
+                .to_owned(),
         })?;
         let resolver = resolver(global, &place).or_else(|| way.router());
         portal::open(&place.tun, &way, self.time, resolver)?;
@@ -105,13 +112,15 @@ fn closed(state: Option<&State>) -> String {
     }
 }
 
+/// The configuration of the site, if it can be read.
+fn site_config(global: &Global) -> Option<ropewalk_config::SiteConfig> {
+    let path = global.config.as_deref();
+    config::load_site(path.unwrap_or_else(|| Path::new(config::SITE_CONFIG))).ok()
+}
+
 /// The name server that the network gave, also where this site has put others in its place.
 fn resolver(global: &Global, place: &Place) -> Option<IpAddr> {
-    let path = global.config.as_deref();
-    let path = path.unwrap_or_else(|| Path::new(config::SITE_CONFIG));
-    let own = config::load_site(path)
-        .map(|site| site.dns)
-        .unwrap_or_default();
+    let own = site_config(global).map(|site| site.dns).unwrap_or_default();
     let changes = left_over(&service::changes_path(&place.state_dir, "site"));
     let former = changes.unwrap_or_default().into_iter().find_map(|change| {
         if let Change::Resolver { former, .. } = change {

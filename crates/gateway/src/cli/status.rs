@@ -286,7 +286,7 @@ fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {
     let receive = tunnel.scheduler_receive.name();
     out.push_str(&format!("  scheduler {send} sending, {receive} receiving"));
     if !tunnel.reason.is_empty() {
-        out.push_str(&format!(": {}", tunnel.reason));
+        out.push_str(&format!("; sending: {}", tunnel.reason));
     }
     out.push('\n');
     let newest = Versions::OURS.newest();
@@ -307,11 +307,15 @@ fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {
     out
 }
 
-/// The state of a path in words. While all is well these are what is used of its quota, if it has one. Nothing where
-/// the gateway is of a version without words.
+/// The state of a path in words. While all is well these are what is used of its quota, if it has one, and which packets
+/// are too large. Nothing where the gateway is of a version without words.
 fn notable(path: &PathStatus) -> Option<String> {
     let notable = path.words.iter().any(|words| words.weight != Weight::Good);
-    let is_told = |words: &&Words| notable || path.quota.is_some() && words.about == About::Metered;
+    let is_told = |words: &&Words| {
+        notable
+            || path.quota.is_some() && words.about == About::Metered
+            || words.about == About::SmallPackets
+    };
     let told = path.words.iter().filter(is_told);
     let told: Vec<_> = told.map(|words| words.text.as_str()).collect();
     (!told.is_empty()).then(|| told.join("; "))
@@ -435,7 +439,7 @@ fn path_table(tunnel: &TunnelStatus, style: Style, indent: &str) -> String {
             (uplink_name(path), None),
             (path.state.clone(), Some(colour)),
             (path.transport.clone(), None),
-            (known(path.rtt_ms), None),
+            (known(path.rtt_now_ms()), None),
             (format!("{:.1}", path.rate_mbit), None),
             (loss, lossy),
             (output::bytes(path.tx_bytes), None),
@@ -515,7 +519,7 @@ mod tests {
             "running for 1 min 1 s",
             "hub up",
             "  served by the spare at 192.0.2.2:4443\n",
-            "scheduler auto sending, auto receiving: wlan0 does not pay",
+            "scheduler auto sending, auto receiving; sending: wlan0 does not pay",
             "  protection sending 2.5 % more: 7 sent again, 2 rescued; receiving: 4 recovered\n",
             "wwan0 (LTE, signal 62 %, metered)  down",
             "12.3",

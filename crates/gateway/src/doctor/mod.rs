@@ -321,7 +321,7 @@ fn without_tunnel(name: &str, status: &Status, found: String) -> Check {
     let remedy = if let Some(remedy) = errors.iter().copied().find_map(words::key_remedy) {
         remedy
     } else if errors.iter().copied().any(words::is_stranger) {
-        "somebody else answers in place of the hub, as behind a login page: log in there with `ropewalk portal 5m`"
+        "somebody else answers in place of the hub, as behind a login page: log in there with `ropewalk portal 5m --uplink NAME`"
     } else {
         "see the lines about the hub above"
     };
@@ -520,7 +520,11 @@ mod tests {
         assert_eq!(Some(&*remedy), words::key_remedy(other));
         assert!(remedy.contains("write that key into [hub]"), "{remedy}");
         let page = check(&["protocol error: received corrupt message of type InvalidContentType"]);
-        assert!(page.remedy.unwrap().contains("`ropewalk portal 5m`"));
+        assert!(
+            page.remedy
+                .unwrap()
+                .contains("`ropewalk portal 5m --uplink NAME`")
+        );
         for errors in [&[][..], &["timed out"]] {
             assert_eq!(
                 check(errors).remedy.unwrap(),

@@ -578,7 +578,7 @@ fn uplink_checks(
                     &name,
                     "no answer",
                     "check that the hub runs, its address, and that its firewall and this network \
-                 let UDP through; TLS over TCP is used meanwhile",
+                 let UDP through; meanwhile TLS over TCP is tried",
                 ),
                 Err(error) => {
                     Check::warn(&name, error.to_string(), "check the routes of this uplink")
@@ -629,7 +629,7 @@ fn tcp_check(
                 Some(stranger) => Check::fail(
                     &name,
                     format!("{text}, but somebody else answers in place of the hub: {stranger}"),
-                    "a network with a login page does this: log in there with `ropewalk portal 5m`. Elsewhere check \
+                    "a network with a login page does this: log in there with `ropewalk portal 5m --uplink NAME`. Elsewhere check \
                      the address of the hub",
                 ),
             }
