@@ -210,6 +210,9 @@ def test_answers_of_real_gateways_are_what_the_schemas_say(tmp_path: Path) -> No
             answers.ask(machine, role, "/v1/scheduler", "post", '{"kind":"none"}')
             answers.ask(machine, role, "/v1/scheduler", "post", "no JSON")
             answers.ask(machine, role, "/v1/key", "post", '{"switch":true}')
+        for machine in (hub, boat, balance):
+            status, text = machine.run("ropewalk reload 2>&1")
+            assert status == 0 and "read again: " in text, text
         for body in ('{"uplink":"wlan0","metered":true}', '{"uplink":"wlan0","enabled":false}'):
             assert answers.ask(boat, "site", "/v1/paths", "post", body) == {"ok": True}
         assert "error" in answers.ask(boat, "site", "/v1/paths", "post", '{"uplink":"x"}')

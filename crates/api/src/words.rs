@@ -1,7 +1,7 @@
 //! The state of an uplink and of a gateway in words: the same in `ropewalk status` and in the dashboard.
 //!
 //! Pure: equal status and equal past give equal words. Names of sites never occur in them, and names
-//! of interfaces only where one is left out.
+//! of interfaces only where one is left out or is part of a command.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ const FAR_MS: f64 = 180.0;
 /// How long a queue has to stand until it is told, seconds. The smallest round trip follows a longer way within 10 s, so
 /// that a far hub is no queue. Nor is a round trip that stays high for so long without load. Longer: later told.
 const BLOAT_S: f64 = 12.0;
-/// Part of the best uplink's rate below which an uplink is called slow.
+/// Part of the best uplink's rate below which an uplink is called slow. Higher: uplinks that add something are told, too.
 const SLOW_PART: f64 = 0.05;
 /// Part of what an uplink carried within the last minutes below which the uplink is called slower than before. Higher:
 /// sooner told, and radio networks that come and go are told, too.
@@ -43,13 +43,14 @@ const CARRIES_BITS: f64 = 20_000.0;
 /// How long a path goes over TLS until that is called blocked UDP, seconds. A hub that starts again is often reached
 /// over TLS first, and 2 to 4 s later over UDP. Longer: later told.
 const UDP_BLOCKED_S: f64 = 10.0;
-/// Failures in ten minutes from which an uplink is said to come and go.
+/// Failures in ten minutes from which an uplink is said to come and go. Lower: sooner told, single failures are told, too.
 const FLAPS: u64 = 3;
-/// How long after the last failure that is said, seconds. Longer: told for longer after the trouble.
+/// How long after the end of the last failure that is said, seconds. Longer: told for longer after the trouble.
 const FLAPPING_S: f64 = 180.0;
 /// Outer packet size (IP and UDP headers included) below which packets are called small, bytes.
-/// Path MTU discovery begins at 1,228 and passes 1,280 within seconds on a usual network. Some mobile networks carry
-/// less than 1,400: that is told and is no trouble down to the second number, the least of IPv6.
+/// Path MTU discovery begins at 1,228 and passes both numbers within seconds on a usual network. Beside a queue of
+/// seconds 1,400 was passed after 20 s. Some mobile networks carry less than 1,400: that is told, and is no trouble down to
+/// the second number, the least of IPv6.
 const SMALL_PACKETS: usize = 1_400;
 const VERY_SMALL_PACKETS: usize = 1_281;
 /// How long packets have to be small until that is told, seconds. Discovery needs a few round trips, and on a path that
@@ -77,7 +78,7 @@ pub enum About {
     Fine,
     /// Packets are lost.
     Lossy,
-    /// Much slower than the best.
+    /// Much slower than the best, or than before.
     Slow,
     /// A long queue somewhere on the way.
     Bloated,
@@ -171,16 +172,25 @@ pub struct Lately {
     pub share: f64,
     /// Failures in the last ten minutes.
     pub failures: u64,
-    /// Seconds since the last one.
+    /// Seconds since the last one was over; 0 while it lasts.
     pub failed_s: f64,
     /// Seconds for which the path has been much slower than the best one, or than before.
     pub slow_s: f64,
     /// Most that the path carried when it was full within the last minutes, Mbit/s: received and sent; 0 for unknown.
     pub most_mbit: [f64; 2],
-    /// Smallest round trip of all paths of the tunnel within the last minutes, milliseconds; 0 for unknown.
-    pub nearest_ms: f64,
+    /// Of the whole tunnel.
+    pub tunnel: TunnelLately,
     /// Seconds since somebody who is not the hub answered at the hub's address.
     pub stranger_s: Option<f64>,
+}
+
+/// The recent past of a site's tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TunnelLately {
+    /// Smallest round trip of the paths that are up within the last minutes, milliseconds; 0 for unknown.
+    pub nearest_ms: f64,
+    /// Whether a TCP connection over a path that is not up was refused within the last minute.
+    pub is_refused: bool,
 }
 
 /// How a protocol fails at somebody who is no hub, such as the page of a network that wants a log-in: bytes that are
@@ -194,6 +204,12 @@ const STRANGERS: [&str; 7] = [
     "received fatal alert: ProtocolVersion",
     "received fatal alert: UnrecognisedName",
 ];
+
+/// Whether the last error of a connection says that nothing listens on TCP at the hub's address, or a firewall says so.
+#[must_use]
+pub fn is_refused(error: &str) -> bool {
+    error.contains("Connection refused")
+}
 
 /// Whether the last error of a connection says that somebody who is no hub answered in place of the hub.
 #[must_use]
@@ -408,7 +424,7 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
     if let Some(largest) = largest_packet(path, lately).filter(|size| *size < VERY_SMALL_PACKETS) {
         said.push(worse(About::SmallPackets, too_large(largest)));
     }
-    if lately.slow_s >= SLOW_S && !is_way_longer(tunnel, lately.nearest_ms) {
+    if lately.slow_s >= SLOW_S && !is_way_longer(tunnel, lately.tunnel.nearest_ms) {
         let text =
             much_slower(tunnel, path).or_else(|| slower_than_before(path, &lately.most_mbit));
         said.extend(text.map(|text| worse(About::Slow, text)));
@@ -435,7 +451,7 @@ fn working(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Vec<Wor
 
 fn too_large(largest: usize) -> String {
     format!(
-        "packets above {} bytes do not pass: larger ones go in two parts",
+        "packets above {} bytes do not pass: full packets other than those of TCP go in pieces",
         thousands(largest)
     )
 }
@@ -480,17 +496,6 @@ fn rose(tunnel: &TunnelStatus, path: &PathStatus, lately: &Lately) -> Option<(f6
         return None;
     }
     Some((lately.rtt_least_ms, lately.bloated_ms))
-}
-
-/// Whether the last attempt over some path found the hub's machine without a hub.
-fn is_refused(tunnel: &TunnelStatus) -> bool {
-    let errors = tunnel
-        .paths
-        .iter()
-        .filter_map(|path| path.last_error.as_deref());
-    errors
-        .into_iter()
-        .any(|error| error.contains("Connection refused"))
 }
 
 /// How many paths are up, and their smallest round trip, milliseconds; infinite without any.
@@ -565,16 +570,16 @@ pub fn left_out(status: &Status) -> Option<String> {
     let all: Vec<_> = used.chain(out).map(|name| format!("{name:?}")).collect();
     Some(format!(
         "left out: {}; if they are uplinks, name all uplinks under [uplinks] of the configuration, such as \
-         include = [{}], also those that are unplugged now. Then reload the site, as by `systemctl reload ropewalk-site`",
+         include = [{}], also those that are unplugged now. Then run `ropewalk reload`",
         told.join(", "),
         all.join(", ")
     ))
 }
 
-/// What is to be said of a whole gateway at `now_s`, seconds since 1970. `nearest_ms` is the smallest round trip of all
-/// paths of a site within the last minutes, 0 for unknown. Empty when all is well.
+/// What is to be said of a whole gateway at `now_s`, seconds since 1970. `lately` is of the tunnel of a site. Empty when
+/// all is well.
 #[must_use]
-pub fn of_gateway(status: &Status, now_s: u64, nearest_ms: f64) -> Vec<Words> {
+pub fn of_gateway(status: &Status, now_s: u64, lately: TunnelLately) -> Vec<Words> {
     let mut said = Vec::new();
     if now_s < CLOCK_MIN_S {
         let text = "the clock of this machine is wrong: it stands before 2025; set it, or start a time service";
@@ -597,8 +602,8 @@ pub fn of_gateway(status: &Status, now_s: u64, nearest_ms: f64) -> Vec<Words> {
             } else {
                 String::new()
             };
-            let refused = if is_refused(tunnel) {
-                "; the hub's machine refuses connections: check that `ropewalk hub` runs there"
+            let refused = if lately.is_refused {
+                "; TCP is refused at the hub's address: check that `ropewalk hub` runs there; a firewall may refuse, too"
             } else {
                 ""
             };
@@ -610,16 +615,17 @@ pub fn of_gateway(status: &Status, now_s: u64, nearest_ms: f64) -> Vec<Words> {
         }
         if let Some(unready) = tunnel.no_spare_s.filter(|s| tunnel.up && *s >= NO_SPARE_S) {
             let text = format!(
-                "no spare hub has answered for {}: nothing takes over if the hub ends; check that the spare runs and knows this site, its key and address in [[spare]], and that UDP reaches it",
+                "no spare hub has answered for {}: nothing takes over if the hub ends; check that the spare runs, speaks a version that this site speaks, and knows this site; also its key and address in [[spare]], and that UDP reaches it",
                 seconds(unready)
             );
             said.push(worse(About::Spare, text));
         }
         let (_, nearest) = nearest(tunnel);
         if nearest.is_finite() && nearest >= FAR_MS {
-            let text = if is_way_longer(tunnel, nearest_ms) {
+            let text = if is_way_longer(tunnel, lately.nearest_ms) {
                 format!(
-                    "the hub is far now: {nearest:.0} ms there and back at best, {nearest_ms:.0} within the last minutes"
+                    "the hub is far now: {nearest:.0} ms there and back at best, {:.0} within the last minutes",
+                    lately.nearest_ms
                 )
             } else {
                 format!(

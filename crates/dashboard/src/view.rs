@@ -204,7 +204,7 @@ fn of_tunnel(tunnel: TunnelStatus) -> Tunnel {
 }
 
 fn of_path(path: PathStatus) -> Uplink {
-    let (loss, rtt_ms) = (path.worse_loss(), path.rtt_now_ms());
+    let (loss, rtt_ms) = (path.worse_loss(), path.rtt_shown_ms());
     Uplink {
         name: path.uplink,
         state: path.state,

@@ -284,22 +284,20 @@ impl History {
 
     /// Adds the words for each path and for the gateway, as they are at `now_ms`.
     pub fn describe(&self, now_ms: u64, status: &mut Status) {
-        let nearest_ms = match status.tunnels.first() {
-            Some(tunnel) if status.role == "site" => self.recent.nearest_ms(&tunnel.peer),
-            _ => 0.0,
-        };
-        status.words = words::of_gateway(status, now_ms / 1_000, nearest_ms);
+        let of_site = status.tunnels.first().filter(|_| status.role == "site");
+        let lately = of_site.map(|tunnel| self.recent.tunnel_lately(now_ms, &tunnel.peer));
+        status.words = words::of_gateway(status, now_ms / 1_000, lately.unwrap_or_default());
         for tunnel in &mut status.tunnels {
             for path in &mut tunnel.paths {
                 path.quota = self.usage.of(&path.uplink);
             }
-            let nearest_ms = self.recent.nearest_ms(&tunnel.peer);
+            let of_tunnel = self.recent.tunnel_lately(now_ms, &tunnel.peer);
             let all: Vec<_> = tunnel
                 .paths
                 .iter()
                 .map(|path| {
                     let lately = Lately {
-                        nearest_ms,
+                        tunnel: of_tunnel,
                         ..self.recent.lately(now_ms, &tunnel.peer, path)
                     };
                     words::of_path(tunnel, path, &lately)
@@ -307,6 +305,7 @@ impl History {
                 .collect();
             for (path, words) in tunnel.paths.iter_mut().zip(all) {
                 path.words = words;
+                path.rtt_newest_ms = self.recent.newest_ms(&tunnel.peer, path);
             }
         }
     }
@@ -347,7 +346,7 @@ fn uplinks(status: &Status) -> Vec<Uplink<'_>> {
         Uplink {
             name: &path.uplink,
             bytes: (path.tx_bytes, path.rx_bytes),
-            rtt_ms: up.then(|| path.rtt_now_ms()),
+            rtt_ms: up.then_some(path.rtt_ms),
             loss: up.then_some(path.worse_loss()),
         }
     });

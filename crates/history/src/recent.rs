@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_api::words::{
-    LOAD_BITS, LOSS_NOTABLE, Lately, full_mbit, is_bloated, is_slow, is_stranger, small_packets,
+    LOAD_BITS, LOSS_NOTABLE, Lately, TunnelLately, full_mbit, is_bloated, is_refused, is_slow,
+    is_stranger, small_packets,
 };
 use ropewalk_api::{BalanceStatus, PathStatus, Status, TunnelStatus};
 
 use crate::events::Events;
 use crate::spell::{Least, Most, Spell};
 
-/// Most paths that are followed, those of a hub's sites included. More: memory, 300 bytes each.
+/// Most paths that are followed, those of a hub's sites included. More: memory, 500 bytes each.
 const PATHS_MAX: usize = 8_192;
 /// Time over which failures are counted, milliseconds.
 const FAILURES_MS: u64 = 600_000;
@@ -24,6 +25,9 @@ const NEW: f64 = 0.4;
 /// Time for which a trouble has to be absent before it counts as over, milliseconds. Longer: words change less often, and
 /// later.
 const OVER_MS: u64 = 5_000;
+/// How long a refused connection counts, milliseconds: attempts over QUIC that only time out come between. Longer: told for
+/// longer after the hub listens again, if no path is up.
+const REFUSED_MS: u64 = 60_000;
 /// A clock that differs by so much from what it should show was set, milliseconds.
 const CLOCK_SET_MS: u64 = 60_000;
 
@@ -58,7 +62,10 @@ struct Track {
     bits: f64,
     share: f64,
     failed_ms: VecDeque<u64>,
+    /// When it was last seen without an answer.
+    failing_ms: u64,
     stranger_ms: Option<u64>,
+    refused_ms: Option<u64>,
 }
 
 impl Recent {
@@ -184,7 +191,7 @@ impl Recent {
         for path in tunnel.paths.iter().filter(|path| path.is_up()) {
             let key = (tunnel.peer.clone(), path.uplink.clone());
             if let Some(track) = self.paths.get_mut(&key) {
-                let slow = is_slow(tunnel, path, &track.most_mbit());
+                let slow = is_slow(tunnel, path, &track.most_mbit(now_ms));
                 track.slow.follow(now_ms, slow, OVER_MS);
                 for (most, full) in track.most.iter_mut().zip(full_mbit(path)) {
                     most.follow(now_ms, full);
@@ -193,12 +200,25 @@ impl Recent {
         }
     }
 
-    /// Smallest round trip of the paths of a tunnel within the last minutes, milliseconds; 0 for unknown.
-    pub fn nearest_ms(&self, peer: &str) -> f64 {
+    /// The past of a whole tunnel.
+    pub fn tunnel_lately(&self, now_ms: u64, peer: &str) -> TunnelLately {
         let own = self.paths.range((peer.to_owned(), String::new())..);
         let own = own.take_while(|((of, _), _)| of == peer);
-        let least = own.filter_map(|(_, track)| track.least.get());
-        least.reduce(f64::min).unwrap_or_default()
+        let own = own.map(|(_, track)| track);
+        let up = own.clone().filter(|track| track.state == "up");
+        let least = up.filter_map(|track| track.least.get(now_ms));
+        let mut refused = own.filter_map(|track| track.refused_ms);
+        TunnelLately {
+            nearest_ms: least.reduce(f64::min).unwrap_or_default(),
+            is_refused: refused.any(|at| now_ms < at + REFUSED_MS),
+        }
+    }
+
+    /// The newest round trip of a path that carries little, if it is known.
+    pub fn newest_ms(&self, peer: &str, path: &PathStatus) -> Option<f64> {
+        let track = self.paths.get(&(peer.to_owned(), path.uplink.clone()))?;
+        let is_old = path.transport == "quic" && track.bits < LOAD_BITS;
+        (is_old && path.rtt_min_ms > 0.0).then(|| path.rtt_ms.min(path.rtt_min_ms))
     }
 
     pub fn lately(&self, now_ms: u64, peer: &str, path: &PathStatus) -> Lately {
@@ -224,18 +244,18 @@ impl Recent {
             bits: track.bits,
             share: track.share,
             failures: track.failed_ms.len() as u64,
-            failed_s: track.failed_ms.back().copied().map_or(f64::MAX, ago),
+            failed_s: ago(track.failing_ms),
             slow_s: track.slow.since().map_or(0.0, ago),
-            most_mbit: track.most_mbit(),
-            nearest_ms: 0.0,
+            most_mbit: track.most_mbit(now_ms),
+            tunnel: TunnelLately::default(),
             stranger_s: track.stranger_ms.map(ago),
         }
     }
 }
 
 impl Track {
-    fn most_mbit(&self) -> [f64; 2] {
-        [&self.most[0], &self.most[1]].map(|most| most.get().unwrap_or_default())
+    fn most_mbit(&self, now_ms: u64) -> [f64; 2] {
+        [&self.most[0], &self.most[1]].map(|most| most.get(now_ms).unwrap_or_default())
     }
 
     /// Takes the path's status; says what changed.
@@ -254,7 +274,8 @@ impl Track {
             self.since_ms = now_ms;
             if !known || was == "down" {
                 self.least = Least::default();
-                (self.bloated, self.small) = Default::default();
+                (self.bloated, self.small, self.slow) = Default::default();
+                self.most = Default::default();
             }
             told = Some(match (state, path.transport.as_str()) {
                 ("up", "tls") => "up over TLS".to_owned(),
@@ -279,6 +300,9 @@ impl Track {
                 self.failed_ms.push_back(now_ms);
             }
         }
+        if matches!(state, "suspect" | "down") {
+            self.failing_ms = now_ms;
+        }
         path.state.clone_into(&mut self.state);
         self.bytes = bytes;
         while self.failed_ms.len() > FAILURES_MAX
@@ -302,7 +326,7 @@ impl Track {
         if is_up {
             self.least.follow(now_ms, path.rtt_min_ms);
         }
-        let least = self.least.get().filter(|_| is_up);
+        let least = self.least.get(now_ms).filter(|_| is_up);
         let bloated = least.is_some_and(|least| is_bloated(path, least));
         let begins = self.bloated.since().is_none();
         self.bloated.follow(now_ms, bloated, OVER_MS);
@@ -316,9 +340,11 @@ impl Track {
         let small = is_up && small_packets(path).is_some();
         self.small.follow(now_ms, small, 0);
         if is_up {
-            self.stranger_ms = None;
+            (self.stranger_ms, self.refused_ms) = (None, None);
         } else if path.last_error.as_deref().is_some_and(is_stranger) {
             self.stranger_ms = Some(now_ms);
+        } else if path.last_error.as_deref().is_some_and(is_refused) {
+            self.refused_ms = Some(now_ms);
         }
     }
 }

@@ -37,16 +37,26 @@ impl Least {
             Some((begun, [new, old])) if now_ms < begun + LEAST_MS => {
                 Some((begun, [new.min(value), old]))
             }
-            Some((_, [new, _])) => Some((now_ms, [value, new])),
+            Some((begun, [new, _])) => {
+                let is_before = now_ms < begun + 2 * LEAST_MS;
+                let before = if is_before { new } else { f64::INFINITY };
+                Some((now_ms, [value, before]))
+            }
             None => value
                 .is_finite()
                 .then_some((now_ms, [value, f64::INFINITY])),
         };
     }
 
-    pub fn get(&self) -> Option<f64> {
-        let least = self.0.map(|(_, [new, old])| new.min(old));
-        least.filter(|least| least.is_finite())
+    /// The smallest of the last 5 to 10 minutes.
+    pub fn get(&self, now_ms: u64) -> Option<f64> {
+        let (begun, [new, old]) = self.0?;
+        let least = match now_ms.saturating_sub(begun) {
+            age if age < LEAST_MS => new.min(old),
+            age if age < 2 * LEAST_MS => new,
+            _ => f64::INFINITY,
+        };
+        least.is_finite().then_some(least)
     }
 }
 
@@ -62,7 +72,8 @@ impl Most {
         self.0.follow(now_ms, value.map_or(0.0, f64::recip));
     }
 
-    pub fn get(&self) -> Option<f64> {
-        self.0.get().map(f64::recip)
+    /// The largest of the last 5 to 10 minutes.
+    pub fn get(&self, now_ms: u64) -> Option<f64> {
+        self.0.get(now_ms).map(f64::recip)
     }
 }

@@ -531,6 +531,85 @@ fn an_uplink_is_compared_with_what_it_carried_in_the_minutes_before() {
 }
 
 #[test]
+fn what_was_longer_ago_than_minutes_or_on_an_uplink_that_is_gone_is_not_compared() {
+    let mut history = History::new(Kind::Site, 1);
+    let mut status = site(1, &["eth0", "sat0"]);
+    let mut now = START;
+    let mut look = |near: &str, rtts: [f64; 2], seconds: u64| {
+        for _ in 0..seconds {
+            for (path, rtt) in status.tunnels[0].paths.iter_mut().zip(rtts) {
+                (path.rtt_ms, path.rtt_min_ms) = (rtt, rtt);
+            }
+            near.clone_into(&mut status.tunnels[0].paths[0].state);
+            now += 1_000;
+            history.sample(now, &status);
+        }
+        history.describe(now, &mut status);
+        let words = status.words.iter();
+        let far = words.into_iter().find(|words| words.about == About::Far);
+        far.map(|words| words.text.clone())
+    };
+    assert_eq!(look("up", [20.0, 600.0], 5), None);
+    let far = |text: Option<String>, now: bool| {
+        assert_eq!(text.unwrap().starts_with("the hub is far now"), now);
+    };
+    far(look("up", [640.0, 640.0], 5), true);
+    far(look("up", [640.0, 640.0], 600), false);
+    assert_eq!(look("up", [20.0, 600.0], 5), None);
+    far(look("disabled", [20.0, 600.0], 5), false);
+}
+
+#[test]
+fn a_refusal_between_attempts_that_time_out_is_told() {
+    let mut history = History::new(Kind::Site, 1);
+    let mut status = site(1, &["eth0"]);
+    let mut now = START;
+    let mut refused = |state: &str, error: &str, seconds: u64| {
+        let tunnel = &mut status.tunnels[0];
+        tunnel.down_s = (state != "up").then_some(5.0);
+        state.clone_into(&mut tunnel.paths[0].state);
+        tunnel.paths[0].last_error = Some(error.to_owned());
+        for _ in 0..seconds {
+            now += 1_000;
+            history.sample(now, &status);
+        }
+        history.describe(now, &mut status);
+        let mut words = status.words.iter();
+        words.any(|words| words.text.contains("TCP is refused"))
+    };
+    assert!(!refused("down", "timed out", 3));
+    let error = "TCP connection to 192.0.2.1:443: Connection refused (os error 111)";
+    assert!(refused("down", error, 1));
+    assert!(refused("down", "timed out", 59));
+    assert!(!refused("down", "timed out", 1));
+    assert!(refused("down", error, 1));
+    refused("up", error, 1);
+    assert!(!refused("down", "timed out", 1));
+}
+
+#[test]
+fn the_newest_round_trip_is_told_of_a_path_that_carries_little() {
+    let mut history = History::new(Kind::Site, 1);
+    let mut status = site(1, &["eth0"]);
+    let mut shown = |transport: &str, bytes: u64| {
+        let mut now = START;
+        for _ in 0..20 {
+            let path = &mut status.tunnels[0].paths[0];
+            (path.rtt_ms, path.rtt_min_ms) = (440.0, 72.0);
+            transport.clone_into(&mut path.transport);
+            path.rx_bytes += bytes;
+            now += 1_000;
+            history.sample(now, &status);
+        }
+        history.describe(now, &mut status);
+        status.tunnels[0].paths[0].rtt_shown_ms()
+    };
+    assert_eq!(shown("quic", 1_000), 72.0);
+    assert_eq!(shown("quic", 1_000_000), 440.0, "a download");
+    assert_eq!(shown("tls", 1_000), 440.0, "its smallest is minutes old");
+}
+
+#[test]
 fn an_uplink_is_not_blamed_for_a_hub_that_goes_away_nor_twice_for_one_failure() {
     let mut history = History::new(Kind::Site, 1);
     let mut status = site(1, &["eth0", "wlan0"]);

@@ -40,8 +40,7 @@ impl Way {
     }
 }
 
-/// The uplink of this name, or the one with the best default route. An interface that looks like the inside of a tunnel
-/// is one only if the configuration includes it.
+/// The interface of this name, or of those that the configuration allows as uplinks the one with the best default route.
 #[must_use]
 pub fn choose(
     interfaces: &[Interface],
@@ -49,15 +48,14 @@ pub fn choose(
     name: Option<&str>,
     rules: &UplinkRules,
 ) -> Option<Way> {
-    let is_uplink = |interface: &Interface| {
-        let mut included = rules.include.iter();
-        !uplinks::is_tunnel(interface) || included.any(|p| p.matches(&interface.name))
-    };
     let fits = |interface: &&Interface| {
         interface.up
             && interface.name != tun
             && !interface.loopback
-            && name.map_or_else(|| is_uplink(interface), |name| name == interface.name)
+            && name.map_or_else(
+                || uplinks::is_allowed(interface, rules),
+                |name| name == interface.name,
+            )
     };
     let best = |interface: &Interface, ipv6: bool| {
         let of_family = interface.default_routes.iter().filter(|r| r.ipv6 == ipv6);

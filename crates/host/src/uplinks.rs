@@ -52,6 +52,14 @@ pub fn select(
     uplinks
 }
 
+/// Whether the configuration lets an interface be an uplink. What looks like the inside of a tunnel has to be named.
+#[must_use]
+pub fn is_allowed(interface: &Interface, rules: &UplinkRules) -> bool {
+    let matches = |patterns: &[Pattern]| patterns.iter().any(|p| p.matches(&interface.name));
+    !matches(&rules.exclude)
+        && (matches(&rules.include) || rules.include.is_empty() && !is_tunnel(interface))
+}
+
 fn uplink(
     interface: &Interface,
     rules: &UplinkRules,
@@ -59,15 +67,11 @@ fn uplink(
     hub: &[SocketAddr],
 ) -> Option<Uplink> {
     let name = interface.name.as_str();
-    let matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
-    let included = matches(&rules.include);
     let alive = interface.up && interface.carrier && !interface.loopback && name != tun;
-    if !alive || matches(&rules.exclude) || (!rules.include.is_empty() && !included) {
+    if !alive || !is_allowed(interface, rules) {
         return None;
     }
-    if is_tunnel(interface) && !included {
-        return None;
-    }
+    let included = rules.include.iter().any(|pattern| pattern.matches(name));
     let addresses = source_addresses(interface, hub, included);
     if addresses.is_empty() {
         return None;

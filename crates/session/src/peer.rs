@@ -516,6 +516,7 @@ impl Peer {
             congestion: path.congestion,
             rtt_ms: millis(stats.snapshot.srtt),
             rtt_min_ms: millis(stats.snapshot.min_rtt),
+            rtt_newest_ms: None,
             owd_relative_ms: millis(stats.owd_relative),
             rate_mbit: mbit(stats.snapshot.rate),
             full_mbit: self.tunnel.full_rate(id, FULL_FOR).map(mbit),

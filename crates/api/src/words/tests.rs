@@ -96,7 +96,8 @@ fn each_state_of_a_working_uplink_has_its_words() {
         small_s: 10.0,
         ..lately()
     };
-    let text = "packets above 1,280 bytes do not pass: larger ones go in two parts";
+    let text =
+        "packets above 1,280 bytes do not pass: full packets other than those of TCP go in pieces";
     first(small, past, About::SmallPackets, text);
     let from_there = PathStatus {
         peer_mtu: Some(1_252),
@@ -398,7 +399,10 @@ fn an_uplink_that_got_slow_is_told_unless_the_way_got_longer() {
     let slow = |slow_s, most| Lately {
         slow_s,
         most_mbit: [most, 0.0],
-        nearest_ms: 20.0,
+        tunnel: TunnelLately {
+            nearest_ms: 20.0,
+            ..TunnelLately::default()
+        },
         ..lately()
     };
     let text =
@@ -526,9 +530,13 @@ fn a_site_that_works_and_has_no_spare_ready_says_so() {
         spare(true, Some(59.9)),
         spare(false, Some(90.0)),
     ] {
-        assert_eq!(of_gateway(&quiet, now, 0.0), [], "{quiet:?}");
+        assert_eq!(
+            of_gateway(&quiet, now, TunnelLately::default()),
+            [],
+            "{quiet:?}"
+        );
     }
-    let said = of_gateway(&spare(true, Some(NO_SPARE_S)), now, 0.0);
+    let said = of_gateway(&spare(true, Some(NO_SPARE_S)), now, TunnelLately::default());
     assert_eq!(said[0].about, About::Spare);
     assert!(
         said[0]
@@ -537,30 +545,71 @@ fn a_site_that_works_and_has_no_spare_ready_says_so() {
     );
 }
 
-#[test]
-fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
-    let now = CLOCK_MIN_S + 1;
-    let far = |ms| Status {
+/// A site whose smallest round trip is this.
+fn far(rtt_min_ms: f64) -> Status {
+    Status {
         role: "site".to_owned(),
         tunnels: vec![TunnelStatus {
             paths: vec![PathStatus {
-                rtt_min_ms: ms,
+                rtt_min_ms,
                 ..path()
             }],
             ..TunnelStatus::default()
         }],
         ..Status::default()
+    }
+}
+
+#[test]
+fn a_hub_that_was_near_is_far_now_and_tcp_that_is_refused_is_told_in_an_outage() {
+    let now = CLOCK_MIN_S + 1;
+    let text = |nearest_ms| {
+        let lately = TunnelLately {
+            nearest_ms,
+            ..TunnelLately::default()
+        };
+        of_gateway(&far(210.0), now, lately).remove(0).text
     };
-    assert!(of_gateway(&far(179.0), now, 0.0).is_empty());
-    assert_eq!(of_gateway(&far(210.0), now, 0.0)[0].about, About::Far);
-    let text = |nearest_ms| of_gateway(&far(210.0), now, nearest_ms).remove(0).text;
     assert!(text(150.0).ends_with("a hub near you answers sooner"));
     assert!(text(22.0).ends_with("210 ms there and back at best, 22 within the last minutes"));
-    assert_eq!(of_gateway(&far(10.0), 86_400, 0.0)[0].about, About::Clock);
+    let down = Status {
+        role: "site".to_owned(),
+        tunnels: vec![TunnelStatus {
+            down_s: Some(9.0),
+            paths: vec![path()],
+            ..TunnelStatus::default()
+        }],
+        ..Status::default()
+    };
+    for is_refused in [false, true] {
+        let lately = TunnelLately {
+            is_refused,
+            ..TunnelLately::default()
+        };
+        let said = of_gateway(&down, now, lately).remove(0).text;
+        assert_eq!(
+            said.contains("TCP is refused at the hub's address"),
+            is_refused
+        );
+    }
+}
+
+#[test]
+fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
+    let now = CLOCK_MIN_S + 1;
+    assert!(of_gateway(&far(179.0), now, TunnelLately::default()).is_empty());
+    assert_eq!(
+        of_gateway(&far(210.0), now, TunnelLately::default())[0].about,
+        About::Far
+    );
+    assert_eq!(
+        of_gateway(&far(10.0), 86_400, TunnelLately::default())[0].about,
+        About::Clock
+    );
     let mut down = far(10.0);
     down.tunnels[0].down_s = Some(4.0);
     down.tunnels[0].hold_bytes = 2_000;
-    let words = of_gateway(&down, now, 0.0);
+    let words = of_gateway(&down, now, TunnelLately::default());
     assert_eq!(
         words[0].text,
         "no uplink reaches the hub for 4 s; 2.0 kB held until one does"
@@ -575,27 +624,30 @@ fn a_gateway_tells_a_far_hub_an_outage_and_a_wrong_clock() {
         ..Status::default()
     };
     assert!(
-        of_gateway(&none(1.0), now, 0.0).is_empty(),
+        of_gateway(&none(1.0), now, TunnelLately::default()).is_empty(),
         "it looks for them"
     );
-    let words = of_gateway(&none(9.0), now, 0.0);
+    let words = of_gateway(&none(9.0), now, TunnelLately::default());
     assert_eq!(words[0].about, About::NoUplink);
     assert_eq!(
         words[0].text,
         "there is no uplink; left out: wlan1 looks like another VPN (tun); if they are uplinks, name all uplinks under \
-         [uplinks] of the configuration, such as include = [\"wlan1\"], also those that are unplugged now. Then reload \
-         the site, as by `systemctl reload ropewalk-site`"
+         [uplinks] of the configuration, such as include = [\"wlan1\"], also those that are unplugged now. Then run \
+         `ropewalk reload`"
     );
     let bare = Status {
         left_out: Vec::new(),
         ..none(9.0)
     };
-    let words = of_gateway(&bare, now, 0.0);
+    let words = of_gateway(&bare, now, TunnelLately::default());
     assert!(words[0].text.contains("no interface that"));
     // Whoever writes only the one that is left out loses the others.
     let mut one = far(10.0);
     one.left_out = none(9.0).left_out;
-    assert!(of_gateway(&one, now, 0.0).is_empty(), "a VPN may be one");
+    assert!(
+        of_gateway(&one, now, TunnelLately::default()).is_empty(),
+        "a VPN may be one"
+    );
     assert!(left_out(&one).unwrap().contains("[\"wlan0\", \"wlan1\"]"));
 }
 
@@ -643,10 +695,10 @@ fn an_uplink_that_is_balanced_says_what_it_takes_and_why() {
         ..Status::default()
     };
     let now_s = CLOCK_MIN_S;
-    assert!(of_gateway(&status(vec![works_again()]), now_s, 0.0).is_empty());
+    assert!(of_gateway(&status(vec![works_again()]), now_s, TunnelLately::default()).is_empty());
     for uplinks in [vec![], vec![dead]] {
         assert_eq!(
-            of_gateway(&status(uplinks), now_s, 0.0)[0].about,
+            of_gateway(&status(uplinks), now_s, TunnelLately::default())[0].about,
             About::Down
         );
     }

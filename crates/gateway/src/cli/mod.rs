@@ -22,6 +22,7 @@ mod path;
 mod plan;
 mod portal;
 mod relay;
+mod reload;
 mod remote;
 mod scheduler;
 mod schema;
@@ -131,6 +132,7 @@ enum CliCommand {
     Dashboard(dashboard::Dashboard),
     Path(path::PathArgs),
     Scheduler(scheduler::SchedulerArgs),
+    Reload(reload::ReloadArgs),
     Key(key::Key),
     Doctor(doctor::DoctorArgs),
     Demo(DemoArgs),
@@ -167,6 +169,7 @@ pub fn main() -> ExitCode {
         CliCommand::Dashboard(command) => command.run(global),
         CliCommand::Path(command) => command.run(global),
         CliCommand::Scheduler(command) => command.run(global),
+        CliCommand::Reload(command) => command.run(global),
         CliCommand::Key(command) => command.run(global),
         CliCommand::Doctor(command) => command.run(global),
         CliCommand::Replay(args) => replay::run(&args),

@@ -439,7 +439,7 @@ fn path_table(tunnel: &TunnelStatus, style: Style, indent: &str) -> String {
             (uplink_name(path), None),
             (path.state.clone(), Some(colour)),
             (path.transport.clone(), None),
-            (known(path.rtt_now_ms()), None),
+            (known(path.rtt_shown_ms()), None),
             (format!("{:.1}", path.rate_mbit), None),
             (loss, lossy),
             (output::bytes(path.tx_bytes), None),
