@@ -27,8 +27,8 @@ status! {
         /// Where that hub is reached over UDP, preferred first.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         serving_hub_addresses: Vec<String>;
-        /// Only a site with a spare knows; absent while a spare answers, and while none is to: in an outage, or where
-        /// each uplink that works is metered or on standby.
+        /// Only a site with a spare knows. Absent while a spare answers, in an outage, and while each uplink that works
+        /// is metered or on standby.
         #[serde(skip_serializing_if = "Option::is_none")]
         no_spare_s: Option<f64> => "no_spare_seconds", "Seconds for which no spare hub has answered.";
         /// Scheduler used when sending.

@@ -509,7 +509,7 @@ fn uplinks_found(
     }
 }
 
-/// Checks of all uplinks at once: one on which nothing answers takes about 5 s.
+/// Checks of all uplinks at once: those on which nothing answers take seconds.
 fn of_all_uplinks(
     found: &[Uplink],
     hub: &[SocketAddr],

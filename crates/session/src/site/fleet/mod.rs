@@ -9,8 +9,8 @@
 //! Invariants:
 //! - While any path to the serving hub works, or the spare does not answer, nothing is claimed.
 //! - The site never signs two hubs for one epoch since its start. What it signed before its start, hubs tell it: it
-//!   then follows the newest statement, or signs a newer one. What a former key of the site signed it does not
-//!   follow: it signs a newer epoch for its present hub.
+//!   then follows the newest statement, or signs a newer one. The site does not follow what a former key of the site
+//!   signed. It then signs a newer epoch for its present hub.
 //! - Nothing but a signature of the site raises an epoch.
 //! - Epochs end. A site that has used the last epoch stays where it is.
 //! - A claim is signed with the site's key of the connection that carries the claim. The hub knows only that key.

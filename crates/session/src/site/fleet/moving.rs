@@ -58,8 +58,8 @@ impl Site {
         }
     }
 
-    /// The serving hub speaks again before the spare has answered the claim, or the spare does not answer a claim of a
-    /// site that shall leave: the serving hub goes on, and the spare is told.
+    /// The serving hub goes on, and the spare is told. Either the hub speaks again before the spare has answered the claim,
+    /// or the spare does not answer a claim of a site that shall leave.
     pub(super) fn stay(&mut self, now: Instant, links: &mut Links) {
         tracing::info!(hub = self.hub().name, "the hub goes on: staying");
         self.unclaim(now, links, "the former hub serves");
